@@ -1,0 +1,198 @@
+"""What an operator may choose: one frozen `Config`, read from a TOML file and the environment, later ones winning.
+
+Every setting has one name in three spellings: `idle_timeout` in code, `idle_timeout` under `[hub]` in the file that
+`SESSION_BRIDGE_CONFIG` names, `SESSION_BRIDGE_IDLE_TIMEOUT` in the environment. Nothing else reads the environment.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "SESSION_BRIDGE_"
+TABLE = "hub"
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Count = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+"""The hosts that only this machine can reach."""
+
+
+class BadConfig(ValueError):
+    """A setting that can't be used; the text names it as the operator wrote it, and says what would do."""
+
+
+def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """`$XDG_STATE_HOME/session-bridge`, or `~/.local/state/session-bridge` (XDG base directories; relative values are ignored)."""
+    environ = os.environ if environ is None else environ
+    base = Path(environ.get("XDG_STATE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "session-bridge"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The settings of one hub. Times are seconds, sizes bytes. Raises ValueError for values that contradict each other."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Anything but loopback turns `auto_enrol` off."""
+
+    port: Port = 4000
+    """The one TCP port of the hub; 0 lets the system choose."""
+
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Where the hub keeps its database and the key of local enrolment; made 0700 when missing."""
+
+    database: Path | None = None
+    """The credential database; None means `hub.db` in `state_dir`. See `database_path`."""
+
+    public_url: str | None = None
+    """The URL under which apps reach the hub through a proxy or tunnel; its host is then accepted in `Host` and `Origin`."""
+
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks (`10.0.0.0/8`) whose X-Forwarded-For is believed."""
+
+    origins: tuple[str, ...] = ()
+    """Web origins (`https://app.example`) whose pages may talk to this hub, beside its own."""
+
+    auto_enrol: bool = True
+    """Whether a home on this machine may enrol itself by proving that it can read the key file. See `local_enrolment`."""
+
+    allow_query_credentials: bool = False
+    """Whether `?token=`, `?api_key=` and `?apikey=` may carry a long-lived credential. URLs end up in logs: leave it off."""
+
+    log_level: Annotated[str, Meta(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+    """The least severe log record to write."""
+
+    log_json: bool = False
+    """Whether each log record is one JSON object a line."""
+
+    idle_timeout: Seconds = 90.0
+    """How long a peer may be silent before its socket is closed with 1001."""
+
+    handshake_timeout: Seconds = 10.0
+    """How long a new connection may take to send a whole request head."""
+
+    max_event_bytes: Bytes = 1 << 20
+    """The longest event taken from a home; a WebSocket message may be 64 KiB longer (see `max_frame_bytes`)."""
+
+    channel_limit: Count = 100
+    """How many topics one socket may have joined at a time."""
+
+    max_connections: Count = 20_000
+    """How many sockets are open at most; further ones get 503 with Retry-After."""
+
+    status_grace: Annotated[float, Meta(ge=0)] = 5.0
+    """How long a home may be away before its apps are told that it is offline."""
+
+    cold_wait: Seconds = 10.0
+    """How long an app whose cursor this hub can't judge waits for the home before it is told `hub_reset`."""
+
+    window_events: Count = 2_000
+    """How many unacknowledged events a home may have under way."""
+
+    window_bytes: Bytes = 1 << 20
+    """How many unacknowledged bytes a home may have under way."""
+
+    history_events: Count = 10_000
+    """How many events of one home the live tier keeps at most."""
+
+    history_bytes: Bytes = 8 << 20
+    """How many bytes of events of one home the live tier keeps at most."""
+
+    history_seconds: Seconds = 86_400.0
+    """How long the live tier keeps an event at most."""
+
+    drain_seconds: Annotated[float, Meta(ge=0)] = 5.0
+    """Over how long a stopping hub spreads the closing of its sockets."""
+
+    def __post_init__(self) -> None:
+        if self.public_url is not None and not re.match(r"https?://[^/]", self.public_url):
+            raise ValueError("public_url: must start with http:// or https:// and name a host")
+        for origin in self.origins:
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#*]+", origin):
+                raise ValueError(f"origins: {origin!r} is no origin; write scheme://host or scheme://host:port")
+        for proxy in self.trusted_proxies:
+            try:
+                ip_network(proxy)
+            except ValueError as error:
+                raise ValueError(f"trusted_proxies: {error}; write an address or a network such as 10.0.0.0/8") from None
+
+    @property
+    def database_path(self) -> Path:
+        """The file of the credential database."""
+        return self.database if self.database is not None else self.state_dir / "hub.db"
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The longest WebSocket message taken: an event of the longest size, and 64 KiB for what surrounds it."""
+        return self.max_event_bytes + 65_536
+
+    @property
+    def local_enrolment(self) -> bool:
+        """Whether homes on this machine may enrol by file: only where nobody else can reach the port, not even through a proxy."""
+        return self.auto_enrol and self.host in LOOPBACK and self.public_url is None and not self.trusted_proxies
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> "Config":
+        """Read the file that SESSION_BRIDGE_CONFIG names, then the environment, then `overrides` that are not None.
+
+        Lists are comma-separated in the environment; an empty variable counts as absent. Raises BadConfig.
+        """
+        environ = os.environ if environ is None else environ
+        named: dict[str, Any] = {"state_dir": str(default_state_dir(environ))}
+        sources: dict[str, str] = {}
+        known = {row.name: row.type for row in fields(cls)}
+        path = environ.get(PREFIX + "CONFIG")
+        if path:
+            for name, value in _table(Path(path)).items():
+                if name not in known:
+                    raise BadConfig(f"{path}: [{TABLE}] has no setting {name!r}; it has {', '.join(known)}")
+                named[name], sources[name] = value, f"{path}: {name}"
+        for name, kind in known.items():
+            value = environ.get(PREFIX + name.upper())
+            if value:
+                listed = kind == tuple[str, ...]
+                named[name] = [part.strip() for part in value.split(",") if part.strip()] if listed else value
+                sources[name] = PREFIX + name.upper()
+        for name, value in overrides.items():
+            if value is not None:
+                named[name], sources[name] = value, f"--{name.replace('_', '-')}"
+        try:
+            return msgspec.convert(named, cls, strict=False, dec_hook=_path)
+        except msgspec.ValidationError as error:
+            raise BadConfig(_explain(str(error), named, sources)) from None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text("utf-8")).get(TABLE, {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadConfig(f"{PREFIX}CONFIG: {path} can't be read: {error}") from None
+    if not isinstance(table, dict):
+        raise BadConfig(f"{path}: [{TABLE}] must be a table")
+    return table
+
+
+def _path(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value).expanduser()
+    raise ValueError("must be a path")
+
+
+def _explain(text: str, named: Mapping[str, Any], sources: Mapping[str, str]) -> str:
+    reason, _, place = text.partition(" - at `$.")
+    if place:
+        name = re.split(r"[`.\[]", place)[0]
+        return f"{sources.get(name, name)} = {named.get(name)!r}: {reason}"
+    name, _, reason = text.partition(": ")
+    return f"{sources.get(name, name)}: {reason}"
