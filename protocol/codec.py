@@ -1,0 +1,232 @@
+"""Frames to bytes and back: one codec per serializer version, and the door every message from outside passes.
+
+The door (`open_json`) exists because msgspec alone is too trusting: `Raw` skips over strings without checking their UTF-8,
+a lone surrogate escape is refused with a misleading error, and deep nesting ends in RecursionError, which depends on the
+Python stack and is no msgspec error at all.
+"""
+
+import re
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder, Encoder
+
+from protocol.errors import BadUtf8, MalformedMessage, TooDeep
+from protocol.frames import REPLY, Frame
+
+MAX_DEPTH: Final = 128
+"""How deep arrays and objects may nest in one message."""
+
+MAX_EVENT_DEPTH: Final = MAX_DEPTH - 8
+"""How deep one event may nest, so that it fits any message that carries it."""
+
+_T = TypeVar("_T")
+
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
+_encode = Encoder().encode
+
+
+def check_text(data: bytes, max_depth: int = MAX_DEPTH) -> None:
+    """Check what JSON decoding does not: UTF-8 everywhere, and nesting no deeper than `max_depth`.
+
+    Raises BadUtf8 or TooDeep. Linear in the length; a message with few brackets costs a scan in C.
+    """
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise BadUtf8(f"invalid UTF-8 at byte {error.start}") from None
+    if data.count(b"[") + data.count(b"{") > max_depth:
+        brackets = _STRINGS.sub(b"", data).translate(None, _NOT_BRACKETS)
+        if brackets and max(accumulate(map(_STEP.__getitem__, brackets))) > max_depth:
+            raise TooDeep(f"nested deeper than {max_depth}")
+
+
+def repair_surrogates(data: bytes) -> bytes:
+    r"""Replace each `\ud800`-`\udfff` escape that is not half of a pair by the replacement character's escape."""
+    return _ESCAPES.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], data)
+
+
+def open_json(decoder: Decoder[_T], data: bytes, max_depth: int = MAX_DEPTH) -> _T:
+    """Decode a JSON text from outside.
+
+    A text that fails only for lone surrogate escapes is repaired and decoded: the peer lives and reads U+FFFD.
+    Raises BadUtf8, TooDeep or MalformedMessage, and nothing else.
+    """
+    check_text(data, max_depth)
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        repaired = repair_surrogates(data)
+        if repaired != data:
+            try:
+                return decoder.decode(repaired)
+            except (msgspec.MsgspecError, RecursionError) as second:
+                error = second
+        raise MalformedMessage(_explain(error)) from None
+
+
+def _explain(error: Exception) -> str:
+    text = str(error) if isinstance(error, msgspec.MsgspecError) else "nested too deep"
+    return text[:100]
+
+
+class Encoded(NamedTuple):
+    """One message ready for a transport: its bytes, and whether they are a binary frame."""
+
+    data: bytes
+    binary: bool = False
+
+
+class _V1Message(Struct):
+    topic: Any
+    event: Any
+    payload: Raw
+    ref: Any
+    join_ref: Any = None
+
+
+class _V2Message(Struct, array_like=True):
+    join_ref: Any
+    ref: Any
+    topic: Any
+    event: Any
+    payload: Raw
+
+
+# Decoders are made once: building one per message costs more than decoding it.
+_V1_DECODER: Final = Decoder(_V1Message)
+_V2_DECODER: Final = Decoder(_V2Message)
+
+
+class V1:
+    """Serializer 1.0.0: a JSON object with exactly topic, event, payload and ref; no join_ref ever goes out (Phoenix rule 41)."""
+
+    vsn: Final = "1.0.0"
+
+    @staticmethod
+    def decode(data: bytes, *, binary: bool) -> Frame:
+        """Read one message; the opcode does not matter (rule 43). Raises ProtocolError."""
+        message = open_json(_V1_DECODER, data)
+        return Frame(message.join_ref, message.ref, message.topic, message.event, message.payload)
+
+    @staticmethod
+    def head(join_ref: Any) -> bytes:
+        """What differs between receivers of one push: nothing, in this version."""
+        return b""
+
+    @staticmethod
+    def tail(topic: str, event: str, payload: bytes) -> bytes:
+        """What all receivers of one push share: here, the whole message."""
+        return b'{"event":%b,"payload":%b,"ref":null,"topic":%b}' % (_encode(event), payload, _encode(topic))
+
+    @staticmethod
+    def encode(frame: Frame) -> Encoded:
+        """One message to bytes. Raises ValueError for a binary payload, which this version can't carry."""
+        if isinstance(frame.payload, bytes):
+            raise ValueError("serializer 1.0.0 has no binary frames")
+        return Encoded(
+            b'{"event":%b,"payload":%b,"ref":%b,"topic":%b}'
+            % (_encode(frame.event), bytes(frame.payload), _encode(frame.ref), _encode(frame.topic))
+        )
+
+    @classmethod
+    def reply(cls, join_ref: Any, ref: Any, topic: Any, status: str, response: Raw | bytes) -> Encoded:
+        """A `phx_reply`. Raises ValueError for a binary response."""
+        if isinstance(response, bytes):
+            raise ValueError("serializer 1.0.0 has no binary frames")
+        return cls.encode(Frame(None, ref, topic, REPLY, _reply_payload(status, response)))
+
+
+class V2:
+    """Serializer 2.0.0: a JSON array of five slots, and binary frames (Phoenix rules 44 to 48)."""
+
+    vsn: Final = "2.0.0"
+
+    @staticmethod
+    def decode(data: bytes, *, binary: bool) -> Frame:
+        """Read one message: text as JSON, binary as a push (kind 0). Raises ProtocolError."""
+        if not binary:
+            message = open_json(_V2_DECODER, data)
+            return Frame(message.join_ref, message.ref, message.topic, message.event, message.payload)
+        if len(data) < 5 or data[0] != 0:
+            raise MalformedMessage("a binary frame starts with kind 0 and four lengths")
+        slots, start = [], 5
+        for length in data[1:5]:
+            slots.append(data[start : start + length])
+            start += length
+        if start > len(data):
+            raise MalformedMessage("a binary frame shorter than its lengths say")
+        try:
+            join_ref, ref, topic, event = (slot.decode() for slot in slots)
+        except UnicodeDecodeError:
+            raise BadUtf8("invalid UTF-8 in a binary frame's head") from None
+        return Frame(join_ref or None, ref or None, topic, event, data[start:])
+
+    @staticmethod
+    def head(join_ref: Any) -> bytes:
+        """What differs between receivers of one push: their join_ref."""
+        return b"[" + _encode(join_ref)
+
+    @staticmethod
+    def tail(topic: str, event: str, payload: bytes) -> bytes:
+        """What all receivers of one push share, to be put behind a `head`."""
+        return b",null,%b,%b,%b]" % (_encode(topic), _encode(event), payload)
+
+    @staticmethod
+    def encode(frame: Frame) -> Encoded:
+        """One message to bytes; a `bytes` payload makes a binary push, which has no ref. Raises ValueError over 255 bytes a field."""
+        if isinstance(frame.payload, bytes):
+            return Encoded(_pack(0, (frame.join_ref, frame.topic, frame.event), frame.payload), True)
+        return Encoded(
+            b"[%b,%b,%b,%b,%b]"
+            % (
+                _encode(frame.join_ref),
+                _encode(frame.ref),
+                _encode(frame.topic),
+                _encode(frame.event),
+                bytes(frame.payload),
+            )
+        )
+
+    @classmethod
+    def reply(cls, join_ref: Any, ref: Any, topic: Any, status: str, response: Raw | bytes) -> Encoded:
+        """A `phx_reply`; a `bytes` response makes a binary one."""
+        if isinstance(response, bytes):
+            return Encoded(_pack(1, (join_ref, ref, topic, status), response), True)
+        return cls.encode(Frame(join_ref, ref, topic, REPLY, _reply_payload(status, response)))
+
+
+Codec = type[V1] | type[V2]
+
+
+def _reply_payload(status: str, response: Raw) -> Raw:
+    return Raw(b'{"status":%b,"response":%b}' % (_encode(status), bytes(response)))
+
+
+def _pack(kind: int, fields: tuple[Any, ...], data: bytes) -> bytes:
+    slots = ["" if field is None else field if isinstance(field, str) else _encode(field).decode() for field in fields]
+    encoded = [slot.encode() for slot in slots]
+    if any(len(slot) > 255 for slot in encoded):
+        raise ValueError("a field of a binary frame is longer than 255 bytes")
+    return bytes((kind, *map(len, encoded))) + b"".join(encoded) + data
+
+
+def negotiate(vsn: str | None) -> Codec | None:
+    """The serializer a client asked for: absent means 1.0.0; `~> 1.0.0` and `~> 2.0.0` are served (rules 1 and 7), others are not."""
+    if vsn is None:
+        return V1
+    version = _SEMVER.fullmatch(vsn)
+    return _CODECS.get(version[1]) if version else None
+
+
+_SEMVER = re.compile(r"([12])\.0\.(?:0|[1-9][0-9]{0,8})(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
+_CODECS: Final[dict[str, Codec]] = {"1": V1, "2": V2}
