@@ -33,7 +33,7 @@ class BadConfig(ValueError):
 
 
 def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """`$XDG_STATE_HOME/session-bridge`, or `~/.local/state/session-bridge` (XDG base directories; relative values are ignored)."""
+    """`$XDG_STATE_HOME/session-bridge`, else `~/.local/state/session-bridge` (XDG: a relative value is ignored)."""
     environ = os.environ if environ is None else environ
     base = Path(environ.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "session-bridge"
@@ -41,7 +41,7 @@ def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """The settings of one hub. Times are seconds, sizes bytes. Raises ValueError for values that contradict each other."""
+    """The settings of one hub. Times are seconds, sizes bytes. Raises ValueError for a text that names nothing."""
 
     host: str = "127.0.0.1"
     """The address to listen on. Anything but loopback turns `auto_enrol` off."""
@@ -56,7 +56,7 @@ class Config:
     """The credential database; None means `hub.db` in `state_dir`. See `database_path`."""
 
     public_url: str | None = None
-    """The URL under which apps reach the hub through a proxy or tunnel; its host is then accepted in `Host` and `Origin`."""
+    """The URL under which apps reach the hub through a proxy or tunnel; `Host` and `Origin` may then name its host."""
 
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks (`10.0.0.0/8`) whose X-Forwarded-For is believed."""
@@ -65,10 +65,10 @@ class Config:
     """Web origins (`https://app.example`) whose pages may talk to this hub, beside its own."""
 
     auto_enrol: bool = True
-    """Whether a home on this machine may enrol itself by proving that it can read the key file. See `local_enrolment`."""
+    """Whether a home on this machine may enrol itself by proving that it reads the key file (`local_enrolment`)."""
 
     allow_query_credentials: bool = False
-    """Whether `?token=`, `?api_key=` and `?apikey=` may carry a long-lived credential. URLs end up in logs: leave it off."""
+    """Whether `?token=`, `?api_key=` or `?apikey=` may carry a long-lived credential. URLs get logged: leave it off."""
 
     log_level: Annotated[str, Meta(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
     """The least severe log record to write."""
@@ -125,7 +125,7 @@ class Config:
             try:
                 ip_network(proxy)
             except ValueError as error:
-                raise ValueError(f"trusted_proxies: {error}; write an address or a network such as 10.0.0.0/8") from None
+                raise ValueError(f"trusted_proxies: {error}; write an address or a network (10.0.0.0/8)") from None
 
     @property
     def database_path(self) -> Path:
@@ -139,7 +139,7 @@ class Config:
 
     @property
     def local_enrolment(self) -> bool:
-        """Whether homes on this machine may enrol by file: only where nobody else can reach the port, not even through a proxy."""
+        """Whether homes on this machine may enrol by file: only where no other machine can reach the port."""
         return self.auto_enrol and self.host in LOOPBACK and self.public_url is None and not self.trusted_proxies
 
     @classmethod

@@ -1,0 +1,119 @@
+"""Which requests may reach a port that listens on this machine, and whose address counts as the client's.
+
+Loopback is not a wall: any page in a browser can send requests to it, and a name that resolves to 127.0.0.1 makes them
+same-origin (DNS rebinding). So the names in `Host` and `Origin` are checked before anything else. Pure functions;
+header pairs are `request.headers.items()` in aiohttp and `request.headers.raw_items()` in websockets.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+Pairs = Iterable[tuple[str, str]]
+
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
+
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+def expected_hosts(public_url: str | None = None) -> frozenset[str]:
+    """The names a hub on loopback answers to: the loopback names, and the host of its public URL."""
+    public = urlsplit(public_url).hostname if public_url else None
+    return LOOPBACK_NAMES | ({public} if public else frozenset())
+
+
+def own_origins(port: int, public_url: str | None = None) -> frozenset[str]:
+    """The web origins of the hub's own pages."""
+    names = (f"[{name}]" if ":" in name else name for name in LOOPBACK_NAMES)
+    urls = [f"http://{name}:{port}" for name in names] + ([public_url] if public_url else [])
+    return frozenset(origin for url in urls if (origin := normal_origin(url)))
+
+
+def normal_origin(text: str) -> str | None:
+    """`scheme://host[:port]` in lower case, without a default port; None if `text` names no host (`null`, `file://`)."""
+    try:
+        parts = urlsplit(text.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host or not parts.scheme:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}")
+
+
+def check_request(headers: Pairs, hosts: frozenset[str] | None, origins: Iterable[str]) -> str | None:
+    """Why a request may not be served (`bad_host`, `bad_origin`), or None.
+
+    `hosts` are names without port, None on a port that strangers may reach anyway; `origins` are in the normal form of
+    `normal_origin`. Exactly one Host must be sent. An Origin, if sent, must be listed; without one, a browser that says
+    `Sec-Fetch-Site: cross-site` is refused.
+    """
+    found: dict[str, list[str]] = {"host": [], "origin": [], "sec-fetch-site": []}
+    for name, value in headers:
+        if (lowered := name.lower()) in found:
+            found[lowered].append(value.strip())
+    if hosts is not None and (len(found["host"]) != 1 or _host_name(found["host"][0]) not in hosts):
+        return "bad_host"
+    if found["origin"]:
+        listed = len(found["origin"]) == 1 and normal_origin(found["origin"][0]) in frozenset(origins)
+        return None if listed else "bad_origin"
+    return "bad_origin" if any(site.lower() == "cross-site" for site in found["sec-fetch-site"]) else None
+
+
+def forwarded(headers: Pairs) -> bool:
+    """Whether a header says that a proxy or tunnel stood between: then the peer's address is not the client's."""
+    return any(
+        lowered in ("forwarded", "x-real-ip", "via") or lowered.startswith("x-forwarded-")
+        for lowered in (name.lower() for name, _ in headers)
+    )
+
+
+def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str, ...]) -> str:
+    """The client's address: the peer's or, behind trusted proxies, the last in X-Forwarded-For that is none of them.
+
+    `peername` is what the transport says (a tuple whose first item is the address, or anything else for a Unix socket:
+    then "local"). An entry that is no address ends the walk: what a stranger wrote is never believed.
+    """
+    address = _address(peername[0]) if isinstance(peername, tuple) and peername else None
+    if address is None:
+        return "local"
+    networks = _networks(trusted_proxies)
+    chain = [part for name, value in headers if name.lower() == "x-forwarded-for" for part in value.split(",")]
+    while chain and any(address in network for network in networks):
+        before = _address(chain.pop().strip())
+        if before is None:
+            break
+        address = before
+    return str(address)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an answer of `client_address` is this machine."""
+    parsed = _address(address)
+    return address == "local" or (parsed is not None and parsed.is_loopback)
+
+
+def _host_name(value: str) -> str | None:
+    try:
+        parts = urlsplit(f"//{value}")
+        name, _port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    # user@host, a path or a query in Host is nothing an honest client sends.
+    return name if name and parts.netloc == value and "@" not in value else None
+
+
+def _address(text: object) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(str(text))
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+@lru_cache(maxsize=64)
+def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(text) for text in texts)
