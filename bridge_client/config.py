@@ -1,0 +1,163 @@
+"""What a home owner may choose: one frozen `Config`, read from a TOML file and the environment, later ones winning.
+
+Every setting has one name in three spellings: `hub_url` in code, `hub_url` under `[home]` in the file that
+`SESSION_BRIDGE_CONFIG` names, `SESSION_BRIDGE_HUB_URL` in the environment. Nothing else reads the environment.
+"""
+
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "SESSION_BRIDGE_"
+TABLE = "home"
+
+Count = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class BadConfig(ValueError):
+    """A setting that can't be used; the text names it as its owner wrote it, and says what would do."""
+
+
+def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """`$XDG_STATE_HOME/session-bridge`, else `~/.local/state/session-bridge` (XDG: a relative value is ignored)."""
+    environ = os.environ if environ is None else environ
+    base = Path(environ.get("XDG_STATE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "session-bridge"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The settings of one home. Times are seconds, sizes bytes. Raises ValueError for a text that names nothing."""
+
+    hub_url: str = "http://127.0.0.1:4000"
+    """Where the hub is: scheme, host and port, and the path before `/socket` if a proxy adds one."""
+
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Where the home keeps store, cursor and credential; a hub on this machine leaves its enrolment key there too."""
+
+    store: Path | None = None
+    """The event store, a SQLite file; None means `home.db` in `state_dir`. See `store_path`."""
+
+    credential_file: Path | None = None
+    """The home's credential; None means `home-credential.json` in `state_dir`. See `credential_path`."""
+
+    name: str = field(default_factory=socket.gethostname)
+    """The display name that apps see for this home."""
+
+    instance: str = ""
+    """What tells this process from another serving the same home, in a takeover notice; empty: host and process id."""
+
+    window_events: Count = 2_000
+    """How many unacknowledged events may be under way; the hub may ask for fewer."""
+
+    window_bytes: Bytes = 1 << 20
+    """How many unacknowledged bytes may be under way; the hub may ask for fewer."""
+
+    refill_events: Count = 2_000
+    """How many of the newest events a hub that lost its memory is sent again."""
+
+    refill_bytes: Bytes = 4 << 20
+    """How many bytes of the newest events a hub that lost its memory is sent again at most."""
+
+    heartbeat: Seconds = 30.0
+    """Seconds between heartbeats; a hub that is mute for two of them counts as gone."""
+
+    log_level: Annotated[str, Meta(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+    """The least severe log record to write."""
+
+    log_json: bool = False
+    """Whether each log record is one JSON object a line."""
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.hub_url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
+            parts.port  # noqa: B018 - raises when the port is no number
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ValueError("hub_url: must be http:// or https:// and a host, such as https://hub.example")
+
+    @property
+    def store_path(self) -> Path:
+        """The file of the event store."""
+        return self.store if self.store is not None else self.state_dir / "home.db"
+
+    @property
+    def credential_path(self) -> Path:
+        """The file of the home's credential."""
+        return self.credential_file if self.credential_file is not None else self.state_dir / "home-credential.json"
+
+    @property
+    def cursor_path(self) -> Path:
+        """The file that holds how far the hub has acknowledged, beside the store it speaks of."""
+        return self.store_path.with_name(self.store_path.name + ".cursor")
+
+    @property
+    def instance_name(self) -> str:
+        """`instance`, or host name and process id."""
+        return self.instance or f"{socket.gethostname()}:{os.getpid()}"
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> "Config":
+        """Read the file that SESSION_BRIDGE_CONFIG names, then the environment, then `overrides` that are not None.
+
+        An empty variable counts as absent. Raises BadConfig.
+        """
+        environ = os.environ if environ is None else environ
+        named: dict[str, Any] = {"state_dir": str(default_state_dir(environ))}
+        sources: dict[str, str] = {}
+        known = [row.name for row in fields(cls)]
+        path = environ.get(PREFIX + "CONFIG")
+        if path:
+            for name, value in _table(Path(path)).items():
+                if name not in known:
+                    raise BadConfig(f"{path}: [{TABLE}] has no setting {name!r}; it has {', '.join(known)}")
+                named[name], sources[name] = value, f"{path}: {name}"
+        for name in known:
+            value = environ.get(PREFIX + name.upper())
+            if value:
+                named[name], sources[name] = value, PREFIX + name.upper()
+        for name, value in overrides.items():
+            if value is not None:
+                named[name], sources[name] = value, f"--{name.replace('_', '-')}"
+        try:
+            return msgspec.convert(named, cls, strict=False, dec_hook=_path)
+        except msgspec.ValidationError as error:
+            raise BadConfig(_explain(str(error), named, sources)) from None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text("utf-8")).get(TABLE, {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadConfig(f"{PREFIX}CONFIG: {path} can't be read: {error}") from None
+    if not isinstance(table, dict):
+        raise BadConfig(f"{path}: [{TABLE}] must be a table")
+    return table
+
+
+def _path(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value).expanduser()
+    raise ValueError("must be a path")
+
+
+def _explain(text: str, named: Mapping[str, Any], sources: Mapping[str, str]) -> str:
+    reason, _, place = text.partition(" - at `$.")
+    if place:
+        name = re.split(r"[`.\[]", place)[0]
+        return f"{sources.get(name, name)} = {named.get(name)!r}: {reason}"
+    name, _, reason = text.partition(": ")
+    return f"{sources.get(name, name)}: {reason}"
