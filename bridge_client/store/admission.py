@@ -1,0 +1,161 @@
+"""What may be stored: the one gate in front of every backend.
+
+Refused (InvalidEvent, the text says where and what): anything but a JSON object; NaN, Infinity, bytes and every other
+value JSON does not have; keys that are not strings; nesting deeper than `codec.MAX_EVENT_DEPTH`; a `type` that is
+absent, empty or not a string; a `session_id` that is not a string; an `event_id`, which only the store gives; more
+bytes than the limit.
+Repaired: a lone surrogate becomes U+FFFD, as it would on the wire.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
+
+from bridge_client.store import MAX_PAGE_BYTES, Stored
+from protocol.codec import MAX_EVENT_DEPTH, open_json, repair_surrogates
+from protocol.errors import InvalidEvent, ProtocolError
+from protocol.event_id import MAX_EVENT_ID
+
+_ID_BYTES: Final = len(b'{"event_id":"%d",' % MAX_EVENT_ID) - 1
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_WHITE: Final = b" \t\r\n"
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+
+
+class _Head(Struct):
+    type: str
+    session_id: str | UnsetType = UNSET
+    request_id: Raw | UnsetType = UNSET
+    event_id: Raw | UnsetType = UNSET
+
+
+_HEAD: Final = Decoder(_Head)
+_STRING: Final = Decoder(str)
+
+
+class Admitted(NamedTuple):
+    """An event that passed the gate, without its id."""
+
+    members: bytes
+    """The object's text behind its opening brace."""
+    session_id: str | None
+    request_id: str | None
+
+    def stored(self, event_id: int) -> Stored:
+        """The event under the id the store gave it."""
+        return Stored(event_id, b'{"event_id":"%d",%b' % (event_id, self.members))
+
+
+def admit(event: Mapping[str, Any] | bytes, max_event_bytes: int) -> Admitted:
+    """Check one event and bring it into the form that is stored. Raises InvalidEvent."""
+    text = (event if isinstance(event, bytes) else _encode(event)).strip(_WHITE)
+    if len(text) + _ID_BYTES > max_event_bytes:
+        raise InvalidEvent(f"$: the event is {len(text) + _ID_BYTES} bytes long; at most {max_event_bytes} are stored")
+    if _SURROGATE.search(text):
+        text = repair_surrogates(text)
+    try:
+        head = open_json(_HEAD, text, MAX_EVENT_DEPTH)
+    except ProtocolError as error:
+        raise InvalidEvent(error.reason) from None
+    if not head.type:
+        raise InvalidEvent("$.type: empty")
+    if head.event_id is not UNSET:
+        raise InvalidEvent("$.event_id: the store gives it; publish the event without one")
+    session_id = None if head.session_id is UNSET else head.session_id
+    request_id = None
+    if head.request_id is not UNSET and bytes(head.request_id).startswith(b'"'):
+        request_id = _STRING.decode(head.request_id)
+    return Admitted(text[1:].lstrip(_WHITE), session_id, request_id)
+
+
+def check_page(since_id: int | None, limit: int) -> int:
+    """The id to read after. Raises ValueError for a limit below 1 or a negative `since_id`."""
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    if since_id is not None and since_id < 0:
+        raise ValueError(f"since_id must not be negative, not {since_id}")
+    return min(since_id or 0, MAX_EVENT_ID)
+
+
+class Page:
+    """Collects one page up to its limits of events and bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.events: list[Stored] = []
+        self._events_left = limit
+        self._bytes_left = MAX_PAGE_BYTES
+
+    def add(self, event: Stored) -> bool:
+        """Take one event; whether there is room for another."""
+        self.events.append(event)
+        self._events_left -= 1
+        self._bytes_left -= len(event.data)
+        return self._events_left > 0 and self._bytes_left > 0
+
+
+def repair_text(text: str) -> str:
+    """Replace lone surrogates by U+FFFD and join the halves of a pair; other text is returned as it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _encode(event: Mapping[str, Any]) -> bytes:
+    if not isinstance(event, Mapping):
+        raise InvalidEvent(f"$: an event is a mapping or the bytes of a JSON object, not {type(event).__name__}")
+    members = dict(event)
+    _check_values(members)
+    try:
+        text = json.dumps(members, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:  # an integer with more digits than Python writes
+        raise InvalidEvent(f"$: {error}") from None
+    return repair_text(text).encode()
+
+
+_Trail = tuple["_Trail", object] | None  # the keys from the root to a container, last one outermost
+
+
+def _check_values(event: dict[Any, Any]) -> None:
+    """Refuse what `json.dumps` would bend (keys), write against the standard (NaN) or fail on without saying where."""
+    pending: list[tuple[Any, _Trail, int]] = [(event, None, 1)]
+    while pending:
+        container, trail, depth = pending.pop()
+        if depth > MAX_EVENT_DEPTH:
+            raise InvalidEvent(f"{_path(trail)}: nested deeper than {MAX_EVENT_DEPTH}")
+        if isinstance(container, dict):
+            for key in container:
+                if not isinstance(key, str):
+                    raise InvalidEvent(f"{_path(trail)}: the key {_shown(key)} is not a string")
+            items: Any = container.items()
+        else:
+            items = enumerate(container)
+        for key, value in items:
+            if type(value) in _SCALARS:
+                continue
+            if isinstance(value, (dict, list, tuple)):
+                pending.append((value, (trail, key), depth + 1))
+            elif isinstance(value, float):
+                if not isfinite(value):
+                    raise InvalidEvent(f"{_path((trail, key))}: {value} is not a JSON number")
+            elif not isinstance(value, (str, int)):
+                raise InvalidEvent(f"{_path((trail, key))}: {type(value).__name__} is not a JSON value")
+
+
+def _path(trail: _Trail) -> str:
+    steps: list[str] = []
+    while trail is not None:
+        trail, key = trail
+        steps.append(f"[{key}]" if isinstance(key, int) else f".{key}"[:40])
+    path = "$" + "".join(reversed(steps))
+    return path if len(path) <= 200 else f"{path[:90]}…{path[-90:]}"
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:40]

@@ -1,0 +1,296 @@
+"""An event store in one SQLite file, shared by as many processes as like.
+
+Threads: one writes, with its own connection; one reads, with another; the event loop touches neither. The writer takes
+everything queued into one transaction (group commit), so that the cost of making it durable is shared by all who wait.
+
+Order: ids are given inside `BEGIN IMMEDIATE`, which holds the file's write lock until the commit, so they become
+readable in id order even with several processes. `AUTOINCREMENT` remembers the last id beyond deletions and restarts.
+
+Failure: a failed commit is rolled back and fails the publishes in it, no others.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored, StoreError
+from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
+from bridge_client.store.sqlite_file import connect, explain, open_file, renew_epoch
+from protocol.event_id import MAX_EVENT_ID
+
+MAX_QUEUED_BYTES: Final = 8 << 20
+MAX_QUEUED_EVENTS: Final = 4096
+
+FASTEST_LOOK: Final = 0.010
+SLOWEST_LOOK: Final = 0.250
+"""Seconds between two looks for events of other processes: doubled from the fastest while nothing comes."""
+
+_T = TypeVar("_T")
+_Events = list[Stored]  # inside the class, `list` is a method
+
+
+class _Write(NamedTuple):
+    event: Admitted
+    done: asyncio.Future[Stored]
+
+
+class SqliteStore:
+    """`EventStore` in a SQLite file (WAL, `synchronous=FULL`). Made by `open`."""
+
+    def __init__(self, path: Path, max_event_bytes: int, max_queued_bytes: int) -> None:
+        self._path = path
+        self._max_event_bytes = max_event_bytes
+        self._max_queued_bytes = max_queued_bytes
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[_Write | None] = SimpleQueue()
+        self._queued_bytes = 0
+        self._queued_events = 0
+        self._entrance = asyncio.Lock()  # held while waiting for room, so that nobody overtakes
+        self._room = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._known_head = 0
+        self._epoch = ""
+        self._data_version: int | None = None  # the reader thread's
+        self._closed = False
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="event-store-reader")
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | str,
+        *,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+    ) -> Self:
+        """Open the file, or make it (0600, in a directory made 0700). Raises StoreError if it can't be used."""
+        store = cls(Path(path), max_event_bytes, max_queued_bytes)
+        try:
+            writer = await asyncio.to_thread(open_file, store._path)
+            try:
+                store._reader = await store._read(lambda: connect(store._path))
+                await store._look()
+            except BaseException:
+                writer.close()
+                raise
+        except BaseException:
+            store._reader_thread.shutdown(wait=False)
+            raise
+        # A daemon: a process that ends without `close` loses nothing that was acknowledged, and must not hang on us.
+        threading.Thread(target=store._write, args=(writer,), name="event-store-writer", daemon=True).start()
+        return store
+
+    @property
+    def epoch(self) -> str:
+        return self._epoch
+
+    async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
+        self._check_open()
+        admitted = admit(event, self._max_event_bytes)
+        size = len(admitted.members)
+        async with self._entrance:
+            self._check_open()
+            while self._queued_events and (
+                self._queued_bytes + size > self._max_queued_bytes or self._queued_events >= MAX_QUEUED_EVENTS
+            ):
+                self._room.clear()
+                await self._room.wait()
+                self._check_open()
+            self._queued_events += 1
+            self._queued_bytes += size
+            write = _Write(admitted, self._loop.create_future())
+            self._queue.put(write)
+        return await write.done
+
+    async def list(
+        self,
+        *,
+        since_id: int | None = None,
+        limit: int = 500,
+        session_id: str | None = None,
+        request_id: str | None = None,
+    ) -> list[Stored]:
+        self._check_open()
+        query = "SELECT id, data FROM events WHERE id > ?"
+        values: list[Any] = [check_page(since_id, limit)]
+        if session_id is not None:
+            query += " AND session_id = ?"
+            values.append(repair_text(session_id))
+        if request_id is not None:
+            query += " AND request_id = ?"
+            values.append(repair_text(request_id))
+        return await self._read(lambda: self._page(query + " ORDER BY id", values, limit))
+
+    async def head(self) -> int | None:
+        self._check_open()
+        return await self._read(lambda: self._one("SELECT max(id) FROM events"))
+
+    async def preceding(self, event_id: int) -> int | None:
+        self._check_open()
+        place = min(event_id, MAX_EVENT_ID)
+        return await self._read(lambda: self._one("SELECT max(id) FROM events WHERE id <= ?", place))
+
+    async def wait(self, after: int) -> None:
+        pause = FASTEST_LOOK
+        while True:
+            self._check_open()
+            changed = self._changed
+            if self._known_head <= after:
+                await self._look()
+            if self._known_head > after:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await changed.wait()
+            pause = min(2 * pause, SLOWEST_LOOK)
+
+    async def renew_epoch(self) -> str:
+        self._check_open()
+        self._epoch = await asyncio.to_thread(renew_epoch, self._path)
+        return self._epoch
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._room.set()
+            self._wake()
+            self._queue.put(None)
+        await asyncio.shield(self._ended)
+
+    # --- on the event loop
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the event store is closed")
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _look(self) -> None:
+        """See what other connections have committed."""
+        seen = await self._read(self._news)
+        if seen is not None:
+            self._epoch = seen[1]
+            self._advance(seen[0])
+
+    def _advance(self, head: int) -> None:
+        if head > self._known_head:
+            self._known_head = head
+            self._wake()
+
+    def _written(self, batch: Sequence[_Write], outcome: Sequence[Stored] | StoreError) -> None:
+        self._queued_events -= len(batch)
+        self._queued_bytes -= sum(len(write.event.members) for write in batch)
+        self._room.set()
+        if isinstance(outcome, StoreError):
+            for write in batch:
+                if not write.done.done():  # cancelled ones are
+                    error = StoreError(str(outcome))  # each its own: a raised exception collects its traceback
+                    error.__cause__ = outcome.__cause__
+                    write.done.set_exception(error)
+            return
+        for write, stored in zip(batch, outcome, strict=True):
+            if not write.done.done():
+                write.done.set_result(stored)
+        self._advance(outcome[-1].event_id)
+
+    # --- on the reader thread
+
+    async def _read(self, query: Callable[[], _T]) -> _T:
+        try:
+            return await self._loop.run_in_executor(self._reader_thread, query)
+        except (sqlite3.Error, RuntimeError) as error:
+            self._check_open()  # a closed connection or executor is no other error
+            raise explain(self._path, "read from", error) from error
+
+    _reader: sqlite3.Connection
+
+    def _one(self, query: str, *values: int) -> int | None:
+        found: int | None = self._reader.execute(query, values).fetchone()[0]
+        return found
+
+    def _page(self, query: str, values: Sequence[Any], limit: int) -> _Events:
+        page = Page(limit)
+        cursor = self._reader.execute(query, values)
+        try:
+            for event_id, data in cursor:
+                if not page.add(Stored(event_id, data)):
+                    break
+        finally:
+            cursor.close()  # ends the read transaction, which would keep the WAL from being reused
+        return page.events
+
+    def _news(self) -> tuple[int, str] | None:
+        """The head and the epoch, or None when no other connection has committed since the last call."""
+        version = self._one("PRAGMA data_version")
+        if version == self._data_version:
+            return None
+        query = "SELECT (SELECT max(id) FROM events), value FROM about WHERE key = 'epoch'"
+        head, epoch = self._reader.execute(query).fetchone()
+        self._data_version = version
+        return head or 0, epoch
+
+    # --- on the writer thread
+
+    def _write(self, connection: sqlite3.Connection) -> None:
+        last = False
+        while not last:
+            batch, last = self._take()
+            if batch:
+                self._tell(self._written, batch, self._attempt(connection, batch))
+        self._reader_thread.submit(self._reader.close)
+        self._reader_thread.shutdown(wait=True)
+        connection.close()
+        self._tell(self._ended.set_result, None)
+
+    def _take(self) -> tuple[Sequence[_Write], bool]:
+        """Wait for work: everything queued, and whether that was the last of it."""
+        batch: list[_Write] = []
+        item = self._queue.get()
+        while item is not None:
+            batch.append(item)
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return batch, False
+        return batch, True
+
+    def _attempt(self, connection: sqlite3.Connection, batch: Sequence[_Write]) -> Sequence[Stored] | StoreError:
+        try:
+            return _commit(connection, batch)
+        except Exception as error:  # whatever it was, nobody may wait for ever
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            if isinstance(error, StoreError):
+                return error
+            explained = explain(self._path, "write to", error)
+            explained.__cause__ = error
+            return explained
+
+    def _tell(self, call: Callable[..., object], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed without closing the store: nobody is left to tell
+            self._loop.call_soon_threadsafe(call, *args)
+
+
+def _commit(connection: sqlite3.Connection, batch: Sequence[_Write]) -> list[Stored]:
+    connection.execute("BEGIN IMMEDIATE")
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    first = (row[0] if row else 0) + 1
+    if first + len(batch) - 1 > MAX_EVENT_ID:
+        raise StoreError(f"the event store has used every id up to {MAX_EVENT_ID}; begin a new one")
+    stored = [write.event.stored(event_id) for event_id, write in enumerate(batch, first)]
+    rows = [
+        (event_id, write.event.session_id, write.event.request_id, data)
+        for (event_id, data), write in zip(stored, batch, strict=True)
+    ]
+    connection.executemany("INSERT INTO events (id, session_id, request_id, data) VALUES (?, ?, ?, ?)", rows)
+    connection.execute("COMMIT")
+    return stored

@@ -1,0 +1,128 @@
+"""The SQLite file of an event store: make it, check it, connect to it, say what is wrong with it."""
+
+import os
+import sqlite3
+import stat
+import time
+from contextlib import closing
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+from bridge_client.store import StoreError
+
+SCHEMA_VERSION: Final = 1
+"""`PRAGMA user_version` of the files this code writes."""
+
+BUSY_SECONDS: Final = 30.0
+"""How long a transaction waits for other processes."""
+
+_SCHEMA: Final = (
+    "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, request_id TEXT, data BLOB NOT NULL)",
+    "CREATE INDEX events_of_session ON events (session_id, id) WHERE session_id IS NOT NULL",
+    "CREATE INDEX events_of_request ON events (request_id, id) WHERE request_id IS NOT NULL",
+    "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that commits durably. It may move between threads, but serves one at a time."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """Make the file if it is absent, bring it into shape, and return the writer's connection. Raises StoreError."""
+    try:
+        _make_private(path)
+        connection = connect(path)
+    except (OSError, sqlite3.Error) as error:
+        raise explain(path, "open", error) from error
+    try:
+        connection.execute("BEGIN")  # one snapshot: another process may be making the schema
+        _check_version(path, connection)
+        connection.execute("ROLLBACK")
+        _switch_to_wal(path, connection)
+        connection.execute("BEGIN IMMEDIATE")
+        if _check_version(path, connection) == 0:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO about VALUES ('epoch', ?)", (token_hex(16),))
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        connection.close()
+        raise explain(path, "open", error) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_version(path: Path, connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was made by a newer version (schema {version}; this one knows {SCHEMA_VERSION}):"
+            " upgrade bridge-client"
+        )
+    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+        raise StoreError(f"{path} is a SQLite database, but not an event store: name another file")
+    return version
+
+
+def _switch_to_wal(path: Path, connection: sqlite3.Connection) -> None:
+    """SQLite's busy timeout does not cover this switch when two processes make it at once."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise StoreError(f"{path}: this file system can't share memory, which a WAL needs: use a local disk")
+
+
+def _make_private(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        # By name: opening and closing the file would drop the locks that this process may hold on it.
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o600)
+        return
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def renew_epoch(path: Path) -> str:
+    """Give the store another epoch. Raises StoreError."""
+    epoch = token_hex(16)
+    try:
+        with closing(connect(path)) as connection:
+            connection.execute("UPDATE about SET value = ? WHERE key = 'epoch'", (epoch,))
+    except sqlite3.Error as error:
+        raise explain(path, "write to", error) from error
+    return epoch
+
+
+def explain(path: Path, what: str, error: Exception) -> StoreError:
+    """`error` as what it means for the store, with advice where there is any."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    advice = {
+        sqlite3.SQLITE_FULL: ": make room on the disk",
+        sqlite3.SQLITE_BUSY: f": another process held it locked for {BUSY_SECONDS:.0f} s",
+        sqlite3.SQLITE_NOTADB: ": name another file",
+        sqlite3.SQLITE_CORRUPT: ": restore it from a backup",
+        sqlite3.SQLITE_IOERR: ": check the disk and its free space",
+    }.get(code, "")
+    return StoreError(f"can't {what} the event store {path}: {error}{advice}")
