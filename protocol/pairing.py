@@ -12,6 +12,7 @@ A nonce serves one exchange. Nonces and proofs are 32 bytes in lowercase hex.
 """
 
 import hmac
+import re
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -22,6 +23,14 @@ LOCAL_ENROL_PATH = "/api/servers/local/enrol"
 KEY_BYTES = 32
 
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+_SECRETS = re.compile(
+    r"(sb[sdo]_)[A-Za-z0-9_-]{16,}"
+    r"|(base64url\.bearer\.phx\.)[^\s,;'\"]+"
+    r"|(\b(?:bearer|x-api-key)['\"]?[\s:=,]+b?['\"]?)[^\s,;'\"]{16,}"
+    r"|([?&](?:token|api_?key)=)[^\s&#'\"]+",
+    re.IGNORECASE | re.ASCII,
+)
 
 # Each proof has its own label, so that one side's proof can never be played back as the other's.
 _HUB_LABEL = b"session-bridge local enrolment 1, hub\0"
@@ -59,6 +68,14 @@ class LocalEnrolled(Struct, frozen=True):
 def local_key_name(port: int) -> str:
     """The name of the key file of the hub that listens on `port`, in the state directory."""
     return f"local-{port}.key"
+
+
+def scrub(text: str) -> str:
+    """`text` without what looks like a credential, wherever it stands: a second line of defence for logs.
+
+    The first is that nothing passes a credential to a logger.
+    """
+    return _SECRETS.sub(lambda found: f"{next(filter(None, found.groups()))}[redacted]", text)
 
 
 def hub_proof(key: bytes, home_nonce: str, hub_nonce: str) -> str:
