@@ -1,0 +1,28 @@
+"""Where to start for a hub that lost its memory: far enough back that apps can resume, not so far that it takes long."""
+
+from collections import deque
+
+from bridge_client.sources import Source
+
+
+async def refill_from(source: Source, head: int, *, events: int, size: int) -> int:
+    """The id behind which the newest events lie: at most `events` of them and at most `size` bytes.
+
+    Ids need not be dense: what lies behind an ever earlier guess is read until that is enough.
+    """
+    span = events
+    while True:
+        start = max(0, head - span)
+        newest: deque[tuple[int, int]] = deque()  # of each event: the id before it, its size
+        total, enough = 0, start == 0
+        while page := await source.page(start):
+            for event in sorted(page):
+                newest.append((start, len(event.data)))
+                total += len(event.data)
+                start = event.event_id
+                while newest and (len(newest) > events or total > size):
+                    total -= newest.popleft()[1]
+                    enough = True
+        if enough or len(newest) == events:
+            return newest[0][0] if newest else start
+        span *= 2
