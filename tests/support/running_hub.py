@@ -1,0 +1,31 @@
+"""A real hub in this process, on a free port of 127.0.0.1."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bridge_server.app import Hub
+
+
+@asynccontextmanager
+async def running_hub(folder: Path, **settings: Any) -> AsyncIterator["Hub"]:
+    """Start a hub whose state lies in `folder`, and stop it at the end. `settings` are fields of Config.
+
+    It listens when this yields: `hub.url` is its http:// address, `hub.credentials` makes servers and devices. Stopping
+    doesn't linger: sockets are closed at once unless `drain_seconds` is set.
+    """
+    from bridge_server.app import Hub
+    from bridge_server.config import Config
+
+    chosen: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "state_dir": folder / "hub-state",
+        "database": folder / "hub.db",
+        "drain_seconds": 0.0,
+        **settings,
+    }
+    async with Hub(Config(**chosen)) as hub:
+        yield hub
