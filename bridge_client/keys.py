@@ -48,6 +48,10 @@ class EnrolmentFailed(Exception):
     """The hub gave no credential; the text says why and what to do."""
 
 
+class NoKeyFile(EnrolmentFailed):
+    """There is no key file: the hub is not running (yet), or does not enrol by file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     """What opens a hub: `credential` is the token, `server_id` the home it belongs to (for an app: the home it reads).
@@ -166,7 +170,7 @@ def _read_key(path: Path) -> bytes:
     try:
         key = bytes.fromhex(read_private(path).decode("ascii"))
     except FileNotFoundError:
-        raise EnrolmentFailed(
+        raise NoKeyFile(
             f"there is no {path}: either no hub of yours runs on that port, or it was started with auto_enrol off,"
             " a public URL or another state directory; ask it for a credential file: bridge-server servers add"
         ) from None

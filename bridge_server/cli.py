@@ -321,7 +321,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def main() -> None:
-    """The console script. Every failure is one sentence on standard error; a traceback goes to the log at DEBUG only."""
+    """The console script. Every failure is one sentence on standard error; a traceback only goes to the log at DEBUG."""
     try:
         cli.main(standalone_mode=False, prog_name="bridge-server")
         code = 0
