@@ -1,4 +1,4 @@
-"""Drives PyPI `phoenix-channels-python-client` as an app would: joins a topic, resumes with its cursor, says what it sees.
+"""Drives PyPI `phoenix-channels-python-client` as an app would: joins a topic, resumes with its cursor, tells it all.
 
 Runs in .venv-clients. Standard input: first a line of JSON {url, token, topic}, then one command a line: leave, quit.
 Standard output: one line of JSON for each thing seen, {"saw": ...} with more keys by kind.
