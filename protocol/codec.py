@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder, Encoder
 
 from protocol.errors import BadUtf8, MalformedMessage, TooDeep
-from protocol.frames import REPLY, Frame
+from protocol.frames import REPLY, Binary, Frame, Payload
 
 MAX_DEPTH: Final = 128
 """How deep arrays and objects may nest in one message."""
@@ -64,14 +64,15 @@ def open_json(decoder: Decoder[_T], data: bytes, max_depth: int = MAX_DEPTH) -> 
     check_text(data, max_depth)
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError) as first:
+        failure: Exception = first
         repaired = repair_surrogates(data)
         if repaired != data:
             try:
                 return decoder.decode(repaired)
             except (msgspec.MsgspecError, RecursionError) as second:
-                error = second
-        raise MalformedMessage(_explain(error)) from None
+                failure = second
+        raise MalformedMessage(_explain(failure)) from None
 
 
 def _explain(error: Exception) -> str:
@@ -129,9 +130,14 @@ class V1:
         return b'{"event":%b,"payload":%b,"ref":null,"topic":%b}' % (_encode(event), payload, _encode(topic))
 
     @staticmethod
+    def broadcast(topic: str, event: str, data: bytes) -> Encoded:
+        """A binary push that all receivers share. Raises ValueError: this version has none."""
+        raise ValueError("serializer 1.0.0 has no binary frames")
+
+    @staticmethod
     def encode(frame: Frame) -> Encoded:
         """One message to bytes. Raises ValueError for a binary payload, which this version can't carry."""
-        if isinstance(frame.payload, bytes):
+        if isinstance(frame.payload, Binary):
             raise ValueError("serializer 1.0.0 has no binary frames")
         return Encoded(
             b'{"event":%b,"payload":%b,"ref":%b,"topic":%b}'
@@ -139,9 +145,9 @@ class V1:
         )
 
     @classmethod
-    def reply(cls, join_ref: Any, ref: Any, topic: Any, status: str, response: Raw | bytes) -> Encoded:
+    def reply(cls, join_ref: Any, ref: Any, topic: Any, status: str, response: Payload) -> Encoded:
         """A `phx_reply`. Raises ValueError for a binary response."""
-        if isinstance(response, bytes):
+        if isinstance(response, Binary):
             raise ValueError("serializer 1.0.0 has no binary frames")
         return cls.encode(Frame(None, ref, topic, REPLY, _reply_payload(status, response)))
 
@@ -169,7 +175,7 @@ class V2:
             join_ref, ref, topic, event = (slot.decode() for slot in slots)
         except UnicodeDecodeError:
             raise BadUtf8("invalid UTF-8 in a binary frame's head") from None
-        return Frame(join_ref or None, ref or None, topic, event, data[start:])
+        return Frame(join_ref or None, ref or None, topic, event, Binary(data[start:]))
 
     @staticmethod
     def head(join_ref: Any) -> bytes:
@@ -182,10 +188,15 @@ class V2:
         return b",null,%b,%b,%b]" % (_encode(topic), _encode(event), payload)
 
     @staticmethod
+    def broadcast(topic: str, event: str, data: bytes) -> Encoded:
+        """A binary push that all receivers share: kind 2, without join_ref. Raises ValueError over 255 bytes a field."""
+        return Encoded(_pack(2, (topic, event), data), True)
+
+    @staticmethod
     def encode(frame: Frame) -> Encoded:
-        """One message to bytes; a `bytes` payload makes a binary push, which has no ref. Raises ValueError over 255 bytes a field."""
-        if isinstance(frame.payload, bytes):
-            return Encoded(_pack(0, (frame.join_ref, frame.topic, frame.event), frame.payload), True)
+        """One message to bytes; a binary payload makes a binary push, which has no ref. Raises ValueError over 255 bytes a field."""
+        if isinstance(frame.payload, Binary):
+            return Encoded(_pack(0, (frame.join_ref, frame.topic, frame.event), frame.payload.data), True)
         return Encoded(
             b"[%b,%b,%b,%b,%b]"
             % (
@@ -198,10 +209,10 @@ class V2:
         )
 
     @classmethod
-    def reply(cls, join_ref: Any, ref: Any, topic: Any, status: str, response: Raw | bytes) -> Encoded:
-        """A `phx_reply`; a `bytes` response makes a binary one."""
-        if isinstance(response, bytes):
-            return Encoded(_pack(1, (join_ref, ref, topic, status), response), True)
+    def reply(cls, join_ref: Any, ref: Any, topic: Any, status: str, response: Payload) -> Encoded:
+        """A `phx_reply`; a binary response makes a binary one."""
+        if isinstance(response, Binary):
+            return Encoded(_pack(1, (join_ref, ref, topic, status), response.data), True)
         return cls.encode(Frame(join_ref, ref, topic, REPLY, _reply_payload(status, response)))
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class ProtocolError(Exception):
-    """A message the peer should not have sent. The connection that carried it is closed with `close_code`; no other is touched."""
+    """A message the peer should not have sent. Its connection is closed with `close_code`; no other is touched."""
 
     close_code = 1002
 
@@ -72,7 +72,9 @@ class CloseCode(NamedTuple):
 CLOSE_CODES = {
     row.code: row
     for row in (
-        CloseCode(1001, "going_away", "idle for too long, or ended by the hub (revoked credential, missing token)", True),
+        CloseCode(
+            1001, "going_away", "idle for too long, or ended by the hub (revoked credential, missing token)", True
+        ),
         CloseCode(1002, "protocol_error", "the peer broke the WebSocket protocol", True),
         CloseCode(1003, "unsupported_data", "a message that is not a Phoenix frame", True),
         CloseCode(1007, "invalid_data", "text that is not UTF-8", True),
@@ -82,7 +84,7 @@ CLOSE_CODES = {
         CloseCode(1013, "try_again_later", "the hub is overloaded, or this peer reads too slowly", True),
     )
 }
-"""Codes the hub closes with. It never starts a close with 1000 or with 4000 and above: some clients would stay away for good."""
+"""Codes the hub closes with; never 1000, never 4000 and above: some clients would then stay away for good."""
 
 
 class Refusal(NamedTuple):
@@ -102,7 +104,13 @@ REFUSALS = {
         Refusal("credential_missing", "upgrade", "no credential was sent", False, 403),
         Refusal("credential_invalid", "upgrade", "no such credential", False, 403),
         Refusal("credential_revoked", "upgrade", "the credential was revoked", False, 403),
-        Refusal("credential_in_query", "upgrade", "a long-lived credential was put into the URL; send it in a header", False, 403),
+        Refusal(
+            "credential_in_query",
+            "upgrade",
+            "a long-lived credential was put into the URL; send it in a header",
+            False,
+            403,
+        ),
         Refusal("bad_origin", "upgrade", "the Origin header names a site that may not connect", False, 403),
         Refusal("bad_host", "upgrade", "the Host header names a host that this hub does not serve", False, 403),
         Refusal("bad_vsn", "upgrade", "only the Phoenix serializer versions 1.0.0 and 2.0.0 are spoken", False, 403),

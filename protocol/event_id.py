@@ -34,7 +34,7 @@ def parse(text: object) -> int:
 
 
 def parse_since(value: object) -> int:
-    """Read a `since_id` that a client sent back. Besides strings, whole JSON numbers are taken: Kotlin's clients echo 7 as 7.0."""
+    """Read a `since_id` that a client sent back. Whole JSON numbers are taken too: Kotlin's clients echo 7 as 7.0."""
     if type(value) is int or (type(value) is float and value.is_integer()):
         number = int(value)
         if 0 <= number <= MAX_EVENT_ID:

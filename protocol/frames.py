@@ -19,19 +19,28 @@ EMPTY = Raw(b"{}")
 """The empty payload."""
 
 
+class Binary(NamedTuple):
+    """The payload of a binary frame: bytes that mean nothing to the protocol."""
+
+    data: bytes
+
+
+Payload = Raw | Binary
+
 
 class Frame(NamedTuple):
-    """One message, in the slot order of the V2 array. A ref is any JSON value: Phoenix echoes it untyped, integers and null included.
+    """One message, in the slot order of the V2 array.
 
+    A ref is any JSON value: Phoenix echoes it untyped, integers and null included.
     `topic` and `event` are whatever JSON the peer sent there: only strings can match anything, the rest is echoed.
-    `payload` is the JSON text as it came (`Raw`, checked by the codec but not decoded), or the data of a binary frame (`bytes`).
+    `payload` is the JSON text as it came (checked by the codec, not decoded), or what a binary frame carried.
     """
 
     join_ref: Any
     ref: Any
     topic: Any
     event: Any
-    payload: Raw | bytes
+    payload: Payload
 
 
 def same_ref(one: Any, other: Any) -> bool:

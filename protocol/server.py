@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from protocol import frames
 from protocol.codec import Codec, Encoded
-from protocol.frames import EMPTY, Frame, same_ref
+from protocol.frames import EMPTY, Frame, Payload, same_ref
 
 
 class Channel:
@@ -32,11 +32,11 @@ class Channel:
 
 
 class JoinRequested(NamedTuple):
-    """A topic is to be joined; answer with `accept` or `refuse`. `replaced` is the join it takes the place of, already gone."""
+    """A topic is to be joined; answer with `accept` or `refuse`. `replaced` is the join whose place it takes, gone already."""
 
     channel: Channel
     ref: Any
-    payload: Raw | bytes
+    payload: Payload
     replaced: Channel | None
 
 
@@ -48,12 +48,12 @@ class LeaveRequested(NamedTuple):
 
 
 class PushReceived(NamedTuple):
-    """A message for a joined channel; answer with `reply` or not at all. `event` is a string unless the peer sent nonsense."""
+    """A message for a joined channel; answer with `reply` or not at all. `event` is no string when the peer sent nonsense."""
 
     channel: Channel
     ref: Any
     event: Any
-    payload: Raw | bytes
+    payload: Payload
 
 
 Event = JoinRequested | LeaveRequested | PushReceived
@@ -67,7 +67,7 @@ class Outgoing(NamedTuple):
 
 
 class ServerConnection:
-    """The joined topics of one socket and the messages they owe each other. Not thread-safe; never blocks, never raises but ProtocolError."""
+    """The joined topics of one socket, and what is to be sent on it. Not thread-safe."""
 
     __slots__ = ("_channel_limit", "_codec", "_inbox", "_joining", "_out", "channels")
 
@@ -95,7 +95,7 @@ class ServerConnection:
         return self._route(frame)
 
     def next_event(self) -> Event | None:
-        """The next event among messages that waited behind a join; None when there is none, or the next join is still undecided."""
+        """The next event among messages that waited behind a join; None when there is none, or a join is undecided."""
         while self._inbox and self._joining is None:
             if event := self._route(self._inbox.popleft()):
                 return event
@@ -145,7 +145,7 @@ class ServerConnection:
 
     # What goes out.
 
-    def accept(self, join: JoinRequested, response: Raw | bytes = EMPTY) -> None:
+    def accept(self, join: JoinRequested, response: Payload = EMPTY) -> None:
         """The join succeeded: its reply, then the `phx_close` of the join it replaced (rule 11)."""
         self._joining = None
         self.channels[join.channel.topic] = join.channel
@@ -156,7 +156,9 @@ class ServerConnection:
         """The join failed: its reply. The join it replaced is gone all the same."""
         self._joining = None
         channel = join.channel
-        self._out.append(Outgoing(None, self._codec.reply(channel.join_ref, join.ref, channel.topic, "error", response)))
+        self._out.append(
+            Outgoing(None, self._codec.reply(channel.join_ref, join.ref, channel.topic, "error", response))
+        )
         self._close_replaced(join, None)
 
     def _close_replaced(self, join: JoinRequested, lane: Channel | None) -> None:
@@ -169,15 +171,17 @@ class ServerConnection:
         self.reply(leave.channel, leave.ref, "ok", EMPTY)
         self._end(leave.channel, frames.CLOSE, EMPTY, leave.channel)
 
-    def reply(self, channel: Channel, ref: Any, status: str, response: Raw | bytes) -> None:
-        """Answer a push. Raises ValueError for a binary response to a V1 client, or a field over 255 bytes in a binary one."""
+    def reply(self, channel: Channel, ref: Any, status: str, response: Payload) -> None:
+        """Answer a push. Raises ValueError for a binary response that this client's serializer can't carry."""
         self._out.append(Outgoing(channel, self._codec.reply(channel.join_ref, ref, channel.topic, status, response)))
 
-    def push(self, channel: Channel, event: str, payload: Raw | bytes) -> None:
-        """Send an event to this client. Raises ValueError if the payload is JSON but no object, or binary for a V1 client."""
+    def push(self, channel: Channel, event: str, payload: Payload) -> None:
+        """Send an event to this client. Raises ValueError if the payload is JSON but no object, or can't be carried."""
         if isinstance(payload, Raw) and not bytes(payload).startswith(b"{"):
             raise ValueError(f"the payload of {event!r} is not a JSON object")
-        self._out.append(Outgoing(channel, self._codec.encode(Frame(channel.join_ref, None, channel.topic, event, payload))))
+        self._out.append(
+            Outgoing(channel, self._codec.encode(Frame(channel.join_ref, None, channel.topic, event, payload)))
+        )
 
     def close(self, channel: Channel) -> None:
         """End a channel in order; the client stays away (rule 16). Nothing happens if it is gone already."""
@@ -185,7 +189,7 @@ class ServerConnection:
             self._end(channel, frames.CLOSE, EMPTY, channel)
 
     def fail(self, channel: Channel, reason: str) -> None:
-        """End a channel with `phx_error`; the client joins again by itself (rule 15). Nothing happens if it is gone already."""
+        """End a channel with `phx_error`; the client joins again by itself (rule 15). Ignored if it is gone already."""
         if self._forget(channel):
             self._end(channel, frames.ERROR, frames.raw({"reason": reason}), channel)
 

@@ -1,0 +1,276 @@
+"""The hub put together: the only module that names concrete backends, and the only one that knows all the others."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+from aiohttp import web
+
+from bridge_server import enrol, loopback
+from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
+from bridge_server.channels import Router
+from bridge_server.channels.app import AppChannel
+from bridge_server.channels.server import ServerChannel
+from bridge_server.clock import Clock
+from bridge_server.config import Config
+from bridge_server.history.memory import MemoryHistory
+from bridge_server.home import Homes
+from bridge_server.hub import Hub as Topics
+from bridge_server.metrics import Metrics, Reading
+from bridge_server.outbox import Budget
+from bridge_server.pubsub.memory import MemoryPubSub
+from bridge_server.transports.handshake import Mount, Pairs
+from bridge_server.transports.port import Port
+
+log = logging.getLogger("bridge_server")
+_http_log = logging.getLogger("bridge_server.silent")
+
+REVOCATION_SECONDS: Final = 0.2
+"""How often revocations are looked for; an open socket of a revoked credential lives no longer than this and its goodbye."""
+
+EXPIRY_SECONDS: Final = 60.0
+
+
+class Hub:
+    """One hub: `async with Hub(config) as hub` listens on entry and ends every connection on exit.
+
+    `router` may be given channels of an embedder before entry; ours are `server:*` and `app:*`. `mounts` adds further
+    paths beside `/socket`.
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        credentials: Credentials | None = None,
+        *,
+        clock: Clock | None = None,
+        mounts: tuple[Mount, ...] = (),
+    ) -> None:
+        self.config = config or Config()
+        self.clock = clock or Clock()
+        self.credentials = credentials or Credentials(self.config.database_path)
+        self.router = Router()
+        self.topics = Topics(MemoryPubSub())
+        self.homes = Homes(
+            MemoryHistory(self.config.history_events, self.config.history_bytes, self.config.history_seconds),
+            self.clock.now,
+        )
+        self.budget = Budget()
+        self.port = 0
+        self.url = ""
+        self._origins = frozenset(origin for text in self.config.origins if (origin := loopback.normal_origin(text)))
+        self._enrolment: enrol.LocalEnrolment | None = None
+        self._own_credentials = credentials is None
+        self._extra_mounts = mounts
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = asyncio.Event()
+        self._listener: Port | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> "Hub":
+        config = self.config
+        on_loopback = config.host in loopback.LOOPBACK_NAMES
+        hosts = loopback.expected_hosts(config.public_url) if on_loopback else None
+        self.router.add("server:*", lambda socket: ServerChannel(socket, self.topics, self.homes, config, self.clock))
+        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, config, self.clock))
+        mount = Mount(
+            "/socket",
+            self.router,
+            self._authenticate,
+            idle_timeout=config.idle_timeout,
+            max_frame_bytes=config.max_frame_bytes,
+            channel_limit=config.channel_limit,
+            origins=self._origins,
+        )
+        self._runner = web.AppRunner(
+            self._http(hosts), handler_cancellation=True, access_log=None, logger=_http_log, keepalive_timeout=15
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._listener = Port(
+            (mount, *self._extra_mounts),
+            self._runner.server,
+            hub=self.topics,
+            budget=self.budget,
+            clock=self.clock,
+            hosts=hosts,
+            max_connections=config.max_connections,
+            handshake_timeout=config.handshake_timeout,
+        )
+        address, self.port = await self._listener.open(config.host, config.port)
+        shown = f"[{address}]" if ":" in address else address
+        self.url = f"http://{shown}:{self.port}"
+        if self._enrolment is not None:
+            self._enrolment.write_key(config.state_dir, self.port)
+        self.metrics = Metrics(self._readings())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._watch_revocations()), loop.create_task(self._expire())]
+        log.info("listening on %s", self.url)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def drain(self) -> None:
+        """Close every socket so that its client comes back (1012), spread over the configured time."""
+        if self._listener is not None:
+            await self._listener.drain(self.config.drain_seconds)
+
+    async def wait_closed(self) -> None:
+        """Wait until `close` has run."""
+        await self._closed.wait()
+
+    async def close(self) -> None:
+        """End every connection, stop listening, let go of the files. Closing twice is harmless."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener is not None:
+            await self._listener.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._enrolment is not None:
+            self._enrolment.remove_key()
+        if self._own_credentials:
+            self.credentials.close()
+        self._closed.set()
+
+    def _authenticate(self, headers: Pairs, subprotocols: Sequence[str], query: Pairs) -> Identity:
+        token = credential(headers, subprotocols, query, allow_query=self.config.allow_query_credentials)
+        return self.credentials.authenticate(token)
+
+    async def _watch_revocations(self) -> None:
+        while True:
+            await asyncio.sleep(REVOCATION_SECONDS)
+            if self.credentials.changed() and (ended := self.credentials.revoked()):
+                assert self._listener is not None
+                for driver in tuple(self._listener.drivers):
+                    identity = driver.peer.identity if driver.peer is not None else None
+                    if identity is not None and identity.credential_id in ended:
+                        driver.close(1001, "credential_revoked")
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            for home in self.homes:
+                if home.log is not None:
+                    home.log.expire(self.clock.now())
+
+    # HTTP.
+
+    def _http(self, hosts: frozenset[str] | None) -> web.Application:
+        app = web.Application(middlewares=[self._site_check(hosts)], client_max_size=64 * 1024)
+        app.on_response_prepare.append(_close_connection)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/ready", self._ready)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_route("*", "/socket/websocket", _not_an_upgrade)
+        if self.config.local_enrolment:
+            self._enrolment = enrol.LocalEnrolment(self.credentials, clock=self.clock.now)
+            app.router.add_routes(enrol.routes(self._enrolment))
+        return app
+
+    def _site_check(self, hosts: frozenset[str] | None) -> Any:
+        @web.middleware
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            own = loopback.own_origins(self.port, self.config.public_url) | set(self._origins)
+            reason = loopback.check_request(request.headers.items(), hosts, own)
+            if reason is not None:
+                return _error(403, reason, "this hub does not serve that host or origin")
+            try:
+                return await handler(request)
+            except web.HTTPException as answer:
+                return _error(answer.status, answer.reason.lower().replace(" ", "_"), answer.reason)
+            except Exception:
+                log.exception("the handler of %s failed", request.path)
+                return _error(500, "internal", "the hub failed; its log says why")
+
+        return check
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        listener = self._listener
+        ready = listener is not None and not listener.draining
+        return web.json_response({"status": "ready" if ready else "draining"}, status=200 if ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        headers = list(request.headers.items())
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        local = not loopback.forwarded(headers) and loopback.is_loopback(loopback.client_address(peer, headers, ()))
+        if not local:
+            try:
+                if not isinstance(self.credentials.authenticate(credential(headers)), Operator):
+                    raise Refused("unauthorized")
+            except Refused as refusal:
+                return _error(403, refusal.reason, "metrics need an operator's credential")
+        return web.Response(body=self.metrics.text(), headers={"Content-Type": Metrics.content_type})
+
+    def _readings(self) -> tuple[Reading, ...]:
+        listener = self._listener
+        assert listener is not None
+
+        def peers() -> dict[str, float]:
+            kinds = {"server": 0.0, "device": 0.0, "other": 0.0}
+            for driver in listener.drivers:
+                identity = driver.peer.identity if driver.peer is not None else None
+                kinds[
+                    "server" if isinstance(identity, Server) else "device" if isinstance(identity, Device) else "other"
+                ] += 1
+            return kinds
+
+        return (
+            Reading("bridge_connections", "gauge", "Open sockets, by who holds them.", peers, "peer"),
+            Reading(
+                "bridge_homes_online",
+                "gauge",
+                "Homes connected now.",
+                lambda: {"": sum(home.online for home in self.homes)},
+            ),
+            Reading("bridge_events", "counter", "Events taken from homes.", lambda: {"": self.homes.events}),
+            Reading(
+                "bridge_deliveries",
+                "counter",
+                "Events handed to apps, replays not counted.",
+                lambda: {"": self.topics.deliveries},
+            ),
+            Reading(
+                "bridge_queued_bytes",
+                "gauge",
+                "Bytes that slow peers have not taken yet.",
+                lambda: {"": self.budget.used},
+            ),
+            Reading("bridge_busy_peers", "gauge", "Peers with something queued.", lambda: {"": len(self.budget.busy)}),
+            Reading(
+                "bridge_cuts", "counter", "Peers cut because they read too slowly.", lambda: {"": self.budget.cuts}
+            ),
+            Reading(
+                "bridge_refused_upgrades",
+                "counter",
+                "Upgrade requests refused.",
+                lambda: dict(listener.refusals),
+                "reason",
+            ),
+        )
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def _close_connection(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    # Only the first head of a connection is seen by the port; see transports/port.py.
+    response.force_close()
+
+
+async def _not_an_upgrade(request: web.Request) -> web.Response:
+    hint = "this is a WebSocket endpoint: send GET with 'connection: upgrade' and 'upgrade: websocket' headers"
+    return _error(400, "bad_request", hint)
+
+
+def _error(status: int, code: str, message: str) -> web.Response:
+    return web.json_response({"error": {"code": code, "message": message}}, status=status)

@@ -1,0 +1,272 @@
+"""`app:<server_id>`: an app receives the events of one home, live and after a drop (A203 to A206)."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.json import Decoder
+
+from bridge_server.auth import Device
+from bridge_server.channels import Channel, Joined, Ok, Refuse, Socket
+from bridge_server.clock import Clock
+from bridge_server.config import Config
+from bridge_server.history import Kept
+from bridge_server.home import RECOVERED, Gap, Home, Homes, Verdict
+from bridge_server.hub import EVERYTHING, Filter, Listener
+from bridge_server.replay import replay
+from protocol import event_id
+from protocol.codec import Encoded
+from protocol.errors import BadEventId
+from protocol.frames import Binary, Payload
+from protocol.topics import app_topic, events_topic
+
+MAX_JOIN_BYTES: Final = 8 * 1024
+
+
+class _Join(Struct):
+    since_id: Any = None
+    epoch: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    session_id: str | None = None
+    types: Annotated[list[str], Meta(max_length=64)] | None = None
+    partials: Literal["all", "merged", "none"] = "all"
+
+
+_JOIN = Decoder(_Join)
+
+
+class AppChannel(Channel):
+    """One join of an app. Its listener is held until the app has had what it missed, or was told that it can't.
+
+    The verdict is `_open` while only the home can settle it. `_unplaced` is an app without a cursor at a hub that does not
+    know the home's head: it starts where the home will say its head is.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_epoch",
+        "_home",
+        "_homes",
+        "_listener",
+        "_open",
+        "_reset_told",
+        "_since",
+        "_unplaced",
+        "_verdict",
+    )
+
+    _home: Home
+    _listener: Listener
+    _since: int | None
+    _epoch: str | None
+    _verdict: Verdict
+
+    def __init__(self, socket: Socket, homes: Homes, config: Config, clock: Clock) -> None:
+        super().__init__(socket)
+        self._homes = homes
+        self._config = config
+        self._clock = clock
+        self._open = False
+        self._unplaced = False
+        self._reset_told = False
+
+    def join(self, payload: Payload) -> Joined:
+        """`{since_id?, epoch?, session_id?, types?, partials?}` → `{epoch, head_id, recovered, gap, server}`."""
+        identity = self.socket.identity
+        if not isinstance(identity, Device) or self.socket.topic != app_topic(identity.server_id):
+            return Refuse({"reason": "unauthorized"})
+        if isinstance(payload, Binary) or len(bytes(payload)) > MAX_JOIN_BYTES:
+            return Refuse({"reason": "bad_join", "field": "payload"})
+        try:
+            request = _Join() if bytes(payload) == b"null" else _JOIN.decode(payload)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return Refuse({"reason": "bad_join", "field": _field(error)})
+        try:
+            self._since = None if request.since_id is None else event_id.parse_since(request.since_id)
+        except BadEventId:
+            return Refuse({"reason": "bad_cursor"})
+        self._epoch = request.epoch
+        home = self._home = self._homes.get(identity.server_id)
+        self._listener = self.socket.listen(events_topic(identity.server_id), _filter(request))
+        home.watchers[self] = None
+        self._verdict = self._judge()
+        return Ok(
+            {
+                "epoch": home.epoch,
+                "head_id": _text(home.head),
+                "recovered": self._verdict.recovered,
+                "gap": self._verdict.gap,
+                "server": {"online": home.online, "since": self._home_since(), "name": home.name},
+            }
+        )
+
+    def joined(self) -> None:
+        """Start what the verdict promised."""
+        verdict = self._verdict
+        if verdict.recovered is None:
+            self._open = True
+            self._await_home()
+        elif verdict.gap is not None and verdict.gap.reason == "hub_reset":
+            self._reset_told = True
+            self._complete(None, verdict)
+        elif not verdict.recovered:
+            self._complete(self._home.head, verdict)
+            self._listener.go_live()
+        elif self._since is None:
+            self._start_at_head()
+        else:
+            self._replay()
+
+    def terminate(self, reason: str) -> None:
+        """The app is gone; what it listened to ends with the channel."""
+        home = getattr(self, "_home", None)
+        if home is not None:
+            home.watchers.pop(self, None)
+
+    # What the home does.
+
+    def home_joined(self, epoch_changed: bool) -> None:
+        """The ground may have moved: who gave a cursor joins again and is judged afresh."""
+        if self._since is not None and epoch_changed and not self._open:
+            self.socket.fail("epoch_changed")
+        elif self._reset_told:
+            self.socket.fail("hub_reset")
+        else:
+            if epoch_changed and self._since is None:
+                self._listener.hold()
+                self._unplaced = True
+            if self._home.refilled:
+                self.home_refilled()
+
+    def home_refilled(self) -> None:
+        """The hub holds what the home stated: open verdicts are given, and apps without a place start there."""
+        if self._unplaced:
+            self._unplaced = False
+            self._listener.go_live()
+        elif self._open:
+            self._settle()
+
+    def home_left(self) -> None:
+        """An open verdict waits for the home only so long."""
+        if self._open:
+            self._await_home()
+
+    def nobody_came(self) -> None:
+        """The time is up."""
+        if self._open:
+            self._settle()
+
+    def status_changed(self) -> None:
+        """Tell the app whether its home is there."""
+        home = self._home
+        self.socket.push(
+            "server_status",
+            {
+                "online": home.online,
+                "since": self._home_since(),
+                "last_event_at": self._clock.shown(home.last_event_at),
+            },
+        )
+
+    # The verdict and what follows from it.
+
+    def _judge(self) -> Verdict:
+        return self._home.judge(self._epoch, self._since, self._clock.now(), self._config.cold_wait)
+
+    def _await_home(self) -> None:
+        home = self._home
+        if home.absent_since is not None and home.alarm is None:
+            wait = max(0.0, home.absent_since + self._config.cold_wait - self._clock.now())
+            home.alarm = asyncio.get_running_loop().call_later(wait, home.nobody_came)
+
+    def _settle(self) -> None:
+        verdict = self._judge()
+        if verdict.recovered is None:
+            self._await_home()
+            return
+        self._open = False
+        if verdict.recovered:
+            self._replay()
+            return
+        assert verdict.gap is not None
+        told_nothing = verdict.gap.reason == "hub_reset"
+        self._complete(None if told_nothing else self._home.head, verdict)
+        # A client that ignores replay_complete would miss this: it joins again and reads the verdict in the reply.
+        self.socket.fail(verdict.gap.reason)
+
+    def _start_at_head(self) -> None:
+        home = self._home
+        if home.refilled or (home.log is not None and not home.online):
+            self._complete(home.head, RECOVERED)
+            self._listener.go_live()
+        else:
+            self._unplaced = True
+            self._complete(home.stated_head if home.online else None, RECOVERED)
+
+    def _replay(self) -> None:
+        log = self._home.log
+        assert log is not None and self._since is not None
+        if self._since == log.head:
+            self._complete(log.head, RECOVERED)
+            self._listener.go_live()
+        else:
+            self.socket.spawn(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        log = self._home.log
+        assert log is not None and self._since is not None
+        caught_up = await replay(
+            log, self._since, send=self._send, drained=self.socket.drained, complete=self._replayed
+        )
+        if caught_up:
+            self._listener.go_live()
+        else:
+            self.socket.fail("expired")
+
+    def _replayed(self, to: int, recovered: bool, last_sent: int) -> None:
+        self._complete(to, RECOVERED if recovered else self._home.expired(last_sent))
+
+    def _send(self, page: Sequence[Kept]) -> None:
+        form, wants = self._listener.form, self._listener.filter.wants
+        tail = form.codec.tail
+        frames = [
+            form.wrap(Encoded(form.head + tail(form.topic, "session_event", b'{"event":%b}' % event.data)))
+            for event in page
+            if wants(event.type, event.session_id)
+        ]
+        if frames:
+            self.socket.send_events(self._listener, b"".join(frames))
+
+    def _complete(self, to: int | None, verdict: Verdict) -> None:
+        gap: Gap | None = verdict.gap
+        told_nothing = gap is not None and gap.reason == "hub_reset"
+        self.socket.push(
+            "replay_complete",
+            {
+                "epoch": None if told_nothing else self._home.epoch,
+                "to_id": _text(to),
+                "recovered": verdict.recovered,
+                "gap": gap,
+            },
+        )
+
+    def _home_since(self) -> str | None:
+        home = self._home
+        return self._clock.shown(home.online_since if home.online else home.absent_since)
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _filter(request: _Join) -> Filter:
+    if request.session_id is None and request.types is None and request.partials != "none":
+        return EVERYTHING
+    types = None if request.types is None else frozenset(request.types)
+    return Filter(request.session_id, types, request.partials != "none")
+
+
+def _field(error: Exception) -> str:
+    return str(error).rpartition("$.")[2].rstrip("`") or "payload"

@@ -1,0 +1,255 @@
+"""What the hub knows of one home: who speaks for it, which life of its store is held, and whether it is there.
+
+A `Home` outlives its connections. Its rules, with the messages they come from:
+
+- *link*: a number raised at each join of the home; an append under a lower one is refused, so that a connection that was
+  taken over, or froze and woke up, can't write.
+- *epoch*: one life of the home's store. Ids mean something only within it; the hub holds one epoch at a time.
+- *floor*: the lowest cursor that can be served: what came before the oldest event held.
+- *stated*: the epoch and head the home gave on the link it has now. The home has *refilled* once the hub holds that head.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from msgspec import UNSET, Struct, UnsetType
+
+from bridge_server.history import History, Kept, Log
+from protocol import envelope
+from protocol.errors import InvalidEvent
+
+TAKEOVERS_A_MINUTE: Final = 3
+EPOCHS_AN_HOUR: Final = 6
+
+
+class Holder(Protocol):
+    """The connection that speaks for a home."""
+
+    def replaced_by(self, instance: str | None) -> None:
+        """Another connection took over."""
+
+
+class Watcher(Protocol):
+    """An app that is joined to a home's events."""
+
+    def home_joined(self, epoch_changed: bool) -> None:
+        """The home came (back), perhaps with another store."""
+
+    def home_refilled(self) -> None:
+        """The hub holds everything up to the head the home stated."""
+
+    def home_left(self) -> None:
+        """The home's connection ended."""
+
+    def nobody_came(self) -> None:
+        """The home stayed away for as long as an open verdict may wait."""
+
+    def status_changed(self) -> None:
+        """The home's online state, as apps are told, changed."""
+
+
+class Refused(Exception):
+    """A join or an append the hub does not take; `reason` and `details` go into the error reply."""
+
+    def __init__(self, reason: str, **details: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.details = details
+
+
+class Verdict(Struct, frozen=True):
+    """What a joining app is told. `gap` None and `recovered` True: everything asked for is coming."""
+
+    recovered: bool | None
+    gap: "Gap | None" = None
+
+
+class Gap(Struct, frozen=True):
+    """Why a cursor can't be served, and where one can start instead."""
+
+    reason: str
+    from_id: str
+    resume_after: str | None
+
+
+RECOVERED = Verdict(True)
+OPEN = Verdict(None)
+
+
+class Home:
+    """One home as this hub sees it. Synchronous: every method leaves it consistent, so no lock is needed."""
+
+    def __init__(self, server_id: str, history: History, now: float) -> None:
+        self.server_id = server_id
+        self.name: str | None = None
+        self.link = 0
+        self.holder: Holder | None = None
+        self.instance: str | None = None
+        self.epoch: str | None = None
+        self.log: Log | None = None
+        self.stated_epoch: str | None = None
+        self.stated_head: int | None = None
+        self.absent_since: float | None = now
+        self.online_since: float | None = None
+        self.watchers: dict[Watcher, None] = {}
+        self.alarm: asyncio.TimerHandle | None = None
+        self._announced = False
+        self.last_event_at: float | None = None
+        self._history = history
+        self._takeovers: deque[float] = deque()
+        self._epoch_changes: deque[float] = deque()
+
+    @property
+    def online(self) -> bool:
+        """Whether a home is connected now."""
+        return self.holder is not None
+
+    @property
+    def head(self) -> int | None:
+        """The last id held, None when nothing is."""
+        return self.log.head if self.log is not None else None
+
+    @property
+    def refilled(self) -> bool:
+        """Whether the home is here, has stated its store, and the hub holds everything up to the head it stated."""
+        if self.holder is None or self.epoch != self.stated_epoch:
+            return False
+        return self.stated_head is None or (self.head is not None and self.head >= self.stated_head)
+
+    # The home comes and goes.
+
+    def join(
+        self, holder: Holder, epoch: str | None, head: int | None, name: str | None, instance: str | None, now: float
+    ) -> bool:
+        """A home joins; True when the epoch held was dropped for another.
+
+        Without an epoch the one held goes on, or a new random one starts. Raises Refused (`flapping`, `rate_limited`).
+        """
+        if self.holder is not None and self.holder is not holder:
+            self._admit(self._takeovers, TAKEOVERS_A_MINUTE, 60, now, "flapping")
+        if epoch is None:
+            epoch = self.epoch or secrets.token_urlsafe(9)
+        changed = self.epoch is not None and epoch != self.epoch
+        if changed:
+            self._admit(self._epoch_changes, EPOCHS_AN_HOUR, 3600, now, "rate_limited")
+        previous, self.holder = self.holder, holder
+        self.link += 1
+        self.instance, self.absent_since, self.online_since = instance, None, now
+        self.name = name or self.name
+        self.stated_epoch, self.stated_head = epoch, head
+        if changed or self.epoch is None:
+            self.epoch, self.log = epoch, None
+        if previous is not None and previous is not holder:
+            previous.replaced_by(instance)
+        return changed
+
+    @staticmethod
+    def _admit(times: deque[float], most: int, period: float, now: float, reason: str) -> None:
+        while times and now - times[0] >= period:
+            times.popleft()
+        if len(times) >= most:
+            raise Refused(reason, retry_after_ms=max(1, round((times[0] + period - now) * 1000)))
+        times.append(now)
+
+    def leave(self, holder: Holder, now: float) -> bool:
+        """A connection of the home ended; True if it was the one that spoke for it."""
+        if self.holder is not holder:
+            return False
+        self.holder, self.absent_since, self.online_since = None, now, None
+        return True
+
+    def announce(self) -> None:
+        """Tell the apps whether the home is there, if that is not what they were told last."""
+        if self._announced != self.online:
+            self._announced = self.online
+            for watcher in tuple(self.watchers):
+                watcher.status_changed()
+
+    def nobody_came(self) -> None:
+        """The alarm went off: give the open verdicts that waited for the home."""
+        self.alarm = None
+        for watcher in tuple(self.watchers):
+            watcher.nobody_came()
+
+    # Events.
+
+    def append(self, raw: bytes, prev_id: int | None | UnsetType, limit: int, now: float) -> tuple[Kept | None, int]:
+        """Take one event in; returns it (None for a repeat of one that is held already) and its id.
+
+        `prev_id` is the id before it in the home's store: UNSET when the home does not say, None when it is the first
+        event the store ever held. Raises Refused (`too_large`, `invalid_event`, `gap`).
+        """
+        try:
+            number, kind, session_id = envelope.read(raw)
+        except InvalidEvent as error:
+            raise Refused("invalid_event", id=error.args[1], message=error.args[0]) from None
+        if len(raw) > limit:
+            raise Refused("too_large", id=str(number), limit=limit)
+        if self.log is None:
+            floor = number if prev_id is UNSET else prev_id or 0
+            if floor > number or (floor == number and prev_id is not UNSET):
+                raise Refused("invalid_event", id=str(number), message="prev_id is not below event_id")
+            self.log = self._history.open(self.server_id, floor)
+        elif number <= self.log.head:
+            return None, number
+        elif prev_id is not UNSET and (prev_id or 0) != self.log.head:
+            raise Refused("gap", resume_from=str(self.log.head))
+        kept = Kept(number, raw, kind, session_id, now)
+        self.log.append(kept)
+        self.last_event_at = now
+        return kept, number
+
+    # Apps.
+
+    def judge(self, epoch: str | None, since: int | None, now: float, patience: float) -> Verdict:
+        """The verdict on a cursor, all or nothing; `OPEN` while only the home can settle it and may still come.
+
+        `patience` is how long (seconds) a home may be away before its absence is an answer.
+        """
+        if since is None:
+            return RECOVERED
+        foreign = self.epoch is None or (epoch is not None and epoch != self.epoch)
+        if self.log is None or foreign or since > self.log.head:
+            if not self.refilled:
+                away = self.absent_since is not None and now - self.absent_since >= patience
+                return self._gap("hub_reset", since) if away else OPEN
+            if foreign:
+                return self._gap("epoch_changed", since)
+            if since > max(self.head or 0, self.stated_head or 0):
+                return self._gap("ahead", since)
+            return RECOVERED
+        if since < self.log.floor:
+            return self._gap("expired", since)
+        return RECOVERED
+
+    def _gap(self, reason: str, since: int) -> Verdict:
+        floor = self.log.floor if self.log is not None and reason != "hub_reset" else None
+        return Verdict(False, Gap(reason, str(since), None if floor is None else str(floor)))
+
+    def expired(self, last_sent: int) -> Verdict:
+        """The verdict on a replay that eviction overtook."""
+        return self._gap("expired", last_sent)
+
+
+class Homes:
+    """Every home this hub has met since it started. `hub_epoch` changes with each start: the live tier starts empty."""
+
+    def __init__(self, history: History, now: Callable[[], float]) -> None:
+        self.hub_epoch = secrets.token_urlsafe(9)
+        self.events = 0
+        self._history = history
+        self._started = now()
+        self._homes: dict[str, Home] = {}
+
+    def get(self, server_id: str) -> Home:
+        """The home with this id, which a credential vouches for."""
+        home = self._homes.get(server_id)
+        if home is None:
+            home = self._homes[server_id] = Home(server_id, self._history, self._started)
+        return home
+
+    def __iter__(self) -> Iterator[Home]:
+        return iter(tuple(self._homes.values()))

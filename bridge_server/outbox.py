@@ -1,0 +1,249 @@
+"""What one peer has not taken yet.
+
+A peer whose transport takes everything has an empty outbox, and events reach its transport without touching this object.
+When the transport is full the peer is *busy*: events are queued here as references and become bytes only when there is
+room, at most `HANDOVER` at a time. What is queued is counted, bounded per peer and in all; the peer that does not move, or
+the largest queue when the sum is too much, is cut, and comes back with its cursor.
+
+Two lanes: what belongs to a channel keeps one order; what belongs to the socket alone (heartbeat replies) may overtake it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from bridge_server.hub import Form, Listener, Message
+from bridge_server.transports import Transport
+from protocol.server import Channel
+
+HANDOVER: Final = 64 * 1024
+"""Bytes handed to a transport at a time: what it holds beyond the kernel's buffer can't be taken back or counted under TLS."""
+
+CUT_BYTES: Final = 4 * 2**20
+"""A peer with more queued than this is cut."""
+
+CUT_SECONDS: Final = 15.0
+"""A busy peer that takes nothing for this long is cut."""
+
+URGENT_BYTES: Final = 64 * 1024
+"""Most that may wait in the socket's own lane: a peer that sends heartbeats and never reads is cut."""
+
+
+class Budget:
+    """The bytes queued for all peers together. When they exceed `limit`, the largest queue is cut first."""
+
+    def __init__(self, limit: int = 256 * 2**20) -> None:
+        self.limit = limit
+        self.used = 0
+        self.busy: set[Outbox] = set()
+        self.cuts = 0
+
+    def add(self, size: int) -> None:
+        """Count `size` more bytes and cut until the sum fits again."""
+        self.used += size
+        while self.used > self.limit and self.busy:
+            max(self.busy, key=lambda outbox: outbox.queued).cut()
+
+
+_Entry = tuple[Channel, Message | bytes, Form | None, int]
+"""What is queued: whose it is, a shared event or finished bytes, the form of an event (None: no event), its size."""
+
+
+class Outbox:
+    """The way out of one peer. Every method is synchronous; nothing here blocks or raises."""
+
+    __slots__ = (
+        "_budget",
+        "_closed",
+        "_cork",
+        "_cut",
+        "_drained",
+        "_progress",
+        "_queue",
+        "_unsent",
+        "_urgent",
+        "listeners",
+        "paused",
+        "queued",
+        "transport",
+    )
+
+    def __init__(self, transport: Transport, budget: Budget, cut: Callable[[], None]) -> None:
+        self.transport = transport
+        self.paused = False
+        self.queued = 0
+        self.listeners: tuple[Listener, ...] = ()
+        self._budget = budget
+        self._cut = cut
+        self._queue: deque[_Entry] | None = None
+        self._urgent: deque[bytes] | None = None
+        self._cork: list[bytes] | None = None
+        self._drained: list[asyncio.Future[None]] | None = None
+        self._progress = 0.0
+        self._unsent = 0
+        self._closed = False
+
+    # Sending.
+
+    def put(self, channel: Channel | None, data: bytes) -> None:
+        """Send finished wire bytes of a channel, or of the socket when `channel` is None."""
+        if not self.paused:
+            if self._cork is not None:
+                self._cork.append(data)
+            else:
+                self.transport.write(data)
+        elif channel is None and not self._closed:
+            if self._urgent is None:
+                self._urgent = deque()
+            self._urgent.append(data)
+            self._count(len(data))
+            if sum(map(len, self._urgent)) > URGENT_BYTES:
+                self.cut()
+        elif channel is not None:
+            self._enqueue(channel, data, None, len(data))
+
+    def put_events(self, channel: Channel, data: bytes, form: Form) -> None:
+        """Send finished wire bytes that hold events of a channel."""
+        if self.paused:
+            self._enqueue(channel, data, form, len(data))
+        else:
+            self.put(channel, data)
+
+    def put_message(self, channel: Channel, message: Message, form: Form) -> None:
+        """Send one shared message of a channel; its bytes are formed when there is room."""
+        if self.paused:
+            self._enqueue(channel, message, form, message.size)
+        else:
+            self.put(channel, form.frame(message))
+
+    def _enqueue(self, channel: Channel, item: Message | bytes, form: Form | None, size: int) -> None:
+        if self._closed:
+            return
+        if self._queue is None:
+            self._queue = deque()
+        self._queue.append((channel, item, form, size))
+        self._count(size)
+        if self.queued > CUT_BYTES:
+            self.cut()
+
+    def _count(self, size: int) -> None:
+        self.queued += size
+        self._budget.add(size)
+
+    def purge(self, channel: Channel) -> None:
+        """Forget the queued events of a channel that ends, and what was queued for it behind them.
+
+        What follows an event may vouch for it (a cursor, an answer), so it must not outlive it; what stands before the
+        first event is kept.
+        """
+        if not self._queue:
+            return
+        kept: deque[_Entry] = deque()
+        freed = 0
+        purging = False
+        for entry in self._queue:
+            mine = entry[0] is channel
+            purging = purging or (mine and entry[2] is not None)
+            if mine and purging:
+                freed += entry[3]
+            else:
+                kept.append(entry)
+        self._queue = kept
+        self._count(-freed)
+
+    def cork(self) -> None:
+        """Collect what is put until `uncork`: the answers to one read leave in one write."""
+        if self._cork is None:
+            self._cork = []
+
+    def uncork(self) -> None:
+        """Write what was collected."""
+        data, self._cork = self._cork, None
+        if data:
+            self.transport.write(data[0] if len(data) == 1 else b"".join(data))
+
+    def flush(self) -> None:
+        """Write what was collected so far and go on collecting."""
+        if self._cork:
+            self.uncork()
+            self._cork = []
+
+    # What the transport says.
+
+    def pause(self, now: float) -> None:
+        """The transport is full: everything is queued from now on."""
+        if not self.paused:
+            self.paused = True
+            self._progress = now
+            self._unsent = self.transport.unsent()
+            self._budget.busy.add(self)
+            for listener in self.listeners:
+                listener.became_busy()
+
+    def resume(self, now: float) -> None:
+        """The transport has room: hand it the next bytes, and be idle again when nothing is left."""
+        self._progress = now
+        self.paused = False
+        while not self.paused and (self._urgent or self._queue):
+            self.transport.write(self._next_bytes())  # may pause again
+        if not self.paused:
+            self._queue = self._urgent = None
+            self._budget.busy.discard(self)
+            for listener in self.listeners:
+                listener.became_idle()
+            self._release()
+
+    def _next_bytes(self) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while self._urgent:
+            parts.append(self._urgent.popleft())
+            self._count(-len(parts[-1]))
+        while self._queue and size < HANDOVER:
+            _, item, form, counted = self._queue.popleft()
+            data = item if isinstance(item, bytes) else form.frame(item)  # type: ignore[union-attr]
+            parts.append(data)
+            size += len(data)
+            self._count(-counted)
+        return b"".join(parts)
+
+    async def drained(self) -> None:
+        """Wait until the peer takes more. Returns at once for an idle peer; is cancelled when the peer goes."""
+        if self.paused:
+            if self._drained is None:
+                self._drained = []
+            future = asyncio.get_running_loop().create_future()
+            self._drained.append(future)
+            await future
+
+    def _release(self) -> None:
+        if self._drained:
+            waiters, self._drained = self._drained, None
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+    def stuck(self, now: float) -> bool:
+        """Whether this busy peer took nothing for `CUT_SECONDS`. Called by the shared wheel about once a second."""
+        if not self.paused:
+            return False
+        unsent = self.transport.unsent()
+        if unsent < self._unsent:
+            self._progress = now
+        self._unsent = unsent
+        return now - self._progress >= CUT_SECONDS
+
+    def cut(self) -> None:
+        """Give up on this peer: forget what is queued and end the connection so that it comes back with its cursor."""
+        if not self._closed:
+            self._budget.cuts += 1
+            self.drop()
+            self._cut()
+
+    def drop(self) -> None:
+        """Forget everything and count for nothing; called when the peer goes."""
+        self._closed = True
+        self._count(-self.queued)
+        self._queue = self._urgent = self._cork = None
+        self._budget.busy.discard(self)

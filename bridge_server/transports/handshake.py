@@ -1,0 +1,146 @@
+"""Whether an upgrade request becomes a Phoenix socket. Refused before the upgrade, never accepted and then closed.
+
+Everything here is a decision about one parsed request; `port.py` reads it from the wire and writes the answer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+
+from bridge_server.auth import BEARER_SUBPROTOCOL, Identity, Refused
+from bridge_server.channels import Router
+from bridge_server.loopback import check_request, normal_origin
+from protocol.codec import Codec, negotiate
+
+Pairs = list[tuple[str, str]]
+Authenticate = Callable[[Pairs, Sequence[str], Pairs], Identity | None]
+"""From header pairs, offered subprotocols and query pairs to an identity. Raises auth.Refused."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A path that speaks the Phoenix protocol, and its options. `path` has no trailing slash: sockets open at `<path>/websocket`."""
+
+    path: str
+    router: Router
+    authenticate: Authenticate
+    idle_timeout: float = 90.0
+    max_frame_bytes: int = 2**20 + 65_536
+    channel_limit: int = 100
+    origins: frozenset[str] | None = frozenset()
+    """Web origins that may connect beside the hub's own host; None asks nobody."""
+    subprotocols: tuple[str, ...] = ()
+    """What is offered; empty ignores what the client asks for."""
+
+
+class Accepted(NamedTuple):
+    """The request becomes a socket with these properties."""
+
+    mount: Mount
+    codec: Codec
+    identity: Identity | None
+    query: dict[str, str]
+    subprotocol: str | None
+
+
+class HttpRefusal(NamedTuple):
+    """The request is answered with this status and `{"reason": …}`; `hint` explains a 400."""
+
+    status: int
+    reason: str
+    hint: str | None = None
+
+
+def decide(request: Request, mounts: Sequence[Mount], hosts: frozenset[str] | None) -> Accepted | HttpRefusal:
+    """Check one upgrade request in Phoenix's order: path, handshake, origin, subprotocol, version, credential.
+
+    `hosts` are the names this hub answers to when it listens on loopback; None where anybody may reach it anyway.
+    """
+    path, _, query_text = request.path.partition("?")
+    mount = next((mount for mount in mounts if same_path(path, mount.path + "/websocket")), None)
+    if mount is None:
+        return HttpRefusal(404, "not_found")
+    headers = request.headers
+    if hint := _bad_handshake(headers):
+        return HttpRefusal(400, "bad_request", hint)
+    pairs = list(headers.raw_items())
+    if reason := _bad_site(pairs, mount, hosts):
+        return HttpRefusal(403, reason)
+    offered = [entry.strip() for value in headers.get_all("Sec-WebSocket-Protocol") for entry in value.split(",")]
+    offered = [entry for entry in offered if entry]
+    chosen, matched = _subprotocol(offered, mount)
+    if not matched:
+        return HttpRefusal(403, "bad_subprotocol")
+    try:
+        query = parse_qsl(query_text, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        return HttpRefusal(400, "bad_request", "the query has more than 100 fields")
+    values = dict(query)  # the last duplicate wins (rule 1)
+    codec = None if any(name.startswith("vsn[") for name in values) else negotiate(values.get("vsn"))
+    if codec is None:
+        return HttpRefusal(403, "bad_vsn")
+    try:
+        identity = mount.authenticate(pairs, offered, query)
+    except Refused as refusal:
+        return HttpRefusal(403, refusal.reason)
+    return Accepted(mount, codec, identity, values, chosen)
+
+
+def same_path(path: str, wanted: str) -> bool:
+    """Whether two paths name the same place: doubled and trailing slashes do not count (rule 3)."""
+    return [part for part in path.split("/") if part] == [part for part in wanted.split("/") if part]
+
+
+def _bad_handshake(headers: Headers) -> str | None:
+    connection = {token.strip().lower() for value in headers.get_all("Connection") for token in value.split(",")}
+    if "upgrade" not in connection:
+        return "'connection' header must contain 'upgrade'"
+    upgrade = {token.strip().lower() for value in headers.get_all("Upgrade") for token in value.split(",")}
+    if "websocket" not in upgrade:
+        return "'upgrade' header must contain 'websocket'"
+    if len(headers.get_all("Sec-WebSocket-Key")) != 1:
+        return "'sec-websocket-key' header must be sent once"
+    if headers.get_all("Sec-WebSocket-Version") != ["13"]:
+        return "'sec-websocket-version' header must be '13'"
+    return None
+
+
+def _bad_site(pairs: Pairs, mount: Mount, hosts: frozenset[str] | None) -> str | None:
+    origins = [value for name, value in pairs if name.lower() == "origin"]
+    if mount.origins is None or origins:
+        pairs_to_check = [pair for pair in pairs if pair[0].lower() == "host"]
+    else:
+        pairs_to_check = pairs
+    if reason := check_request(pairs_to_check, hosts, ()):
+        return reason
+    if mount.origins is None or not origins:
+        return None
+    own = hosts if hosts is not None else {name for value in _values(pairs, "host") if (name := _host(f"//{value}"))}
+    allowed = len(origins) == 1 and (_host(origins[0]) in own or normal_origin(origins[0]) in mount.origins)
+    return None if allowed else "bad_origin"
+
+
+def _values(pairs: Pairs, wanted: str) -> list[str]:
+    return [value for name, value in pairs if name.lower() == wanted]
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url.strip()).hostname
+    except ValueError:
+        return None
+
+
+def _subprotocol(offered: Sequence[str], mount: Mount) -> tuple[str | None, bool]:
+    """What to echo, and whether the offer may pass (rules 5 and 6)."""
+    bearer = any(entry.startswith(BEARER_SUBPROTOCOL) for entry in offered)
+    served = mount.subprotocols + (("phoenix",) if bearer and "phoenix" not in mount.subprotocols else ())
+    rest = [entry for entry in offered if not entry.startswith(BEARER_SUBPROTOCOL)]
+    if not served or not rest:
+        return None, True
+    chosen = next((entry for entry in served if entry in rest), None)
+    return chosen, chosen is not None

@@ -1,0 +1,244 @@
+"""One port for everything: WebSocket upgrades go to our driver, the rest to aiohttp.
+
+`Split` reads one request head. An upgrade is decided on at once (`handshake.py`) and either answered or handed to a
+`WebSocketDriver`; any other request gets the protocol object that aiohttp's own runner makes, with the bytes read so far.
+Only the first head of a connection is seen here, so every HTTP answer must close its connection: a proxy that keeps one
+alive would send an upgrade where nobody expects it. One timer serves all connections.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+import msgspec
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from bridge_server.channels import Router
+from bridge_server.clock import Clock
+from bridge_server.hub import Hub
+from bridge_server.outbox import Budget
+from bridge_server.peer import Peer
+from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, decide
+from bridge_server.transports.websocket import WebSocketDriver
+
+__all__ = ["Mount", "Port", "Router"]
+
+log = logging.getLogger("bridge_server.port")
+
+# Neither library may log for us: both print request heads, which hold credentials.
+_silent = logging.getLogger("bridge_server.silent")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+_silent.setLevel(logging.CRITICAL + 1)
+
+MAX_HEAD: Final = 16 * 1024
+_UPGRADE = re.compile(rb"\r\n[Uu][Pp][Gg][Rr][Aa][Dd][Ee][ \t]*:[^\r\n]*[Ww][Ee][Bb][Ss][Oo][Cc][Kk][Ee][Tt]")
+
+
+class Port:
+    """Accepts connections, counts them, and ends them. `http` makes aiohttp's protocol objects."""
+
+    def __init__(
+        self,
+        mounts: Sequence[Mount],
+        http: Callable[[], asyncio.Protocol],
+        *,
+        hub: Hub,
+        budget: Budget,
+        clock: Clock,
+        hosts: frozenset[str] | None,
+        max_connections: int,
+        handshake_timeout: float,
+    ) -> None:
+        self.mounts = tuple(mounts)
+        self.http = http
+        self.hub = hub
+        self.budget = budget
+        self.clock = clock
+        self.hosts = hosts
+        self.max_connections = max_connections
+        self.handshake_timeout = handshake_timeout
+        self.drivers: set[WebSocketDriver] = set()
+        self.splits: set[Split] = set()
+        self.draining = False
+        self.refusals: dict[str, int] = {}
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # An idle timeout shorter than a tick would be kept late.
+        self._period = min(1.0, *(mount.idle_timeout / 4 for mount in mounts)) if mounts else 1.0
+
+    async def open(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; the address and port listened on. Raises OSError when it can't."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Split(self), host, port, reuse_address=True, backlog=4096)
+        self._timer = loop.call_later(self._period, self._tick)
+        name = self._server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    def _tick(self) -> None:
+        now = self.clock.now()
+        for driver in tuple(self.drivers):
+            driver.tick(now)
+        for split in tuple(self.splits):
+            split.tick(now)
+        self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
+
+    def stop_listening(self) -> None:
+        """Take no new connections; those that exist are told 503 when they ask for an upgrade."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+
+    async def drain(self, seconds: float, code: int = 1012, reason: str = "restart") -> None:
+        """Close every socket, spread over `seconds`, then give the goodbyes a moment, then abort what is left."""
+        self.stop_listening()
+        drivers = tuple(self.drivers)
+        for number, driver in enumerate(drivers):
+            if number and seconds:
+                await asyncio.sleep(seconds / len(drivers))
+            driver.close(code, reason)
+        for _ in range(20):
+            if not self.drivers:
+                break
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        """End everything at once."""
+        self.stop_listening()
+        if self._timer is not None:
+            self._timer.cancel()
+        for driver in tuple(self.drivers):
+            driver.abort()
+        for split in tuple(self.splits):
+            split.abort()
+        if self._server is not None:
+            await asyncio.sleep(0)  # connection_lost of what was aborted
+
+    def refused(self, reason: str) -> None:
+        """Count a refusal."""
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+
+
+class Split(asyncio.Protocol):
+    """A connection whose first request head is being read."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._head = b""
+        self._transport: asyncio.Transport | None = None
+        self._since = port.clock.now()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A new connection."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._port.splits.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of the head, perhaps with what follows it."""
+        self._head += data
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0 and len(self._head) > MAX_HEAD:
+            self._answer(HttpRefusal(431, "bad_request", f"a request head is at most {MAX_HEAD} bytes"))
+        elif end >= 0 and _UPGRADE.search(self._head, 0, end + 2):
+            self._upgrade(self._head)
+        elif end >= 0 or not _looks_like_http(self._head):
+            self._hand_over(self._port.http(), self._head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection ended before its head was read, or was answered here."""
+        self._port.splits.discard(self)
+
+    def tick(self, now: float) -> None:
+        """End a connection that does not finish its head."""
+        if now - self._since >= self._port.handshake_timeout:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _hand_over(self, protocol: asyncio.Protocol, data: bytes) -> None:
+        assert self._transport is not None
+        self._port.splits.discard(self)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(data)
+
+    def _upgrade(self, data: bytes) -> None:
+        port = self._port
+        protocol = ServerProtocol(logger=_silent)
+        protocol.receive_data(data)
+        requests = [event for event in protocol.events_received() if isinstance(event, Request)]
+        if not requests or not data.startswith(b"GET "):
+            self._answer(HttpRefusal(400, "bad_request", "not a WebSocket handshake: GET, HTTP/1.1, one header a line"))
+            return
+        if port.draining or len(port.drivers) >= port.max_connections:
+            self._answer(HttpRefusal(503, "draining" if port.draining else "overloaded"))
+            return
+        decision = decide(requests[0], port.mounts, port.hosts)
+        if isinstance(decision, HttpRefusal):
+            self._answer(decision)
+        else:
+            self._accept(protocol, requests[0], decision)
+
+    def _accept(self, protocol: ServerProtocol, request: Request, accepted: Accepted) -> None:
+        port, transport, mount = self._port, self._transport, accepted.mount
+        assert transport is not None
+        protocol.max_message_size = mount.max_frame_bytes
+        chosen = accepted.subprotocol
+        protocol.available_subprotocols = None if chosen is None else [Subprotocol(chosen)]
+        response = protocol.accept(request)
+        if response.status_code != 101:
+            self._answer(HttpRefusal(400, "bad_request", "not a valid WebSocket handshake"))
+            return
+        protocol.send_response(response)
+        driver = WebSocketDriver(transport, protocol, mount.idle_timeout, port.clock, port.drivers.discard)
+        driver.peer = Peer(
+            driver,
+            accepted.codec,
+            accepted.identity,
+            accepted.query,
+            hub=port.hub,
+            router=mount.router,
+            budget=port.budget,
+            clock=port.clock,
+            channel_limit=mount.channel_limit,
+        )
+        port.splits.discard(self)
+        port.drivers.add(driver)
+        transport.set_protocol(driver)
+        driver.started()
+
+    def _answer(self, refusal: HttpRefusal) -> None:
+        assert self._transport is not None
+        self._port.refused(refusal.reason)
+        self._transport.write(_response(refusal))
+        self._transport.close()
+
+
+def _looks_like_http(data: bytes) -> bool:
+    # A TLS hello or plain garbage never ends a head; aiohttp answers it with its own 400.
+    return data[:1].isalpha() or data[:1] in (b"\r", b"\n")
+
+
+def _response(refusal: HttpRefusal) -> bytes:
+    content: dict[str, Any] = {"reason": refusal.reason}
+    if refusal.hint:
+        content["message"] = refusal.hint
+    body = msgspec.json.encode(content)
+    again = "Retry-After: 5\r\n" if refusal.status in (429, 503) else ""
+    head = (
+        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
+        f"Date: {formatdate(usegmt=True)}\r\n"
+        f"Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        f"{again}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
