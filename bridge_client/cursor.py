@@ -81,7 +81,7 @@ class CursorFile:
             self._write()
 
     async def flush(self) -> None:
-        """Return once the last cursor saved before this call, or a later one, is on disk. Raises the write's OSError."""
+        """Return once the last cursor saved before this call, or a later one, is on disk. Or raises OSError."""
         saves = self._saves
         while self._saves_on_disk < saves:
             if self._writing is None:

@@ -1,8 +1,8 @@
 """Bring what other programs wrote into an event store: JSON lines, one JSON document, or server-sent events.
 
 Each value becomes one event, `{type, session_id, data}`: `data` is the value's own text, byte for byte (numbers, order
-and duplicates of keys as written); `type` is the value's own `type` if it is an object with a non-empty string there, else
-`provider_event`. Nobody says which format it is: the first lines do (`ValueReader`).
+and duplicates of keys as written); `type` is the value's own `type` if it is an object with a non-empty string there,
+else `provider_event`. Nobody says which format it is: the first lines do (`ValueReader`).
 
 What is broken is reported with its line number and skipped; the rest goes through, in order.
 """

@@ -75,10 +75,10 @@ def _check_version(path: Path, connection: sqlite3.Connection) -> int:
 def _switch_to_wal(path: Path, connection: sqlite3.Connection) -> None:
     """SQLite's busy timeout does not cover this switch when two processes make it at once."""
     deadline = time.monotonic() + BUSY_SECONDS
-    while True:
+    mode = None
+    while mode is None:
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            break
         except sqlite3.OperationalError as error:
             busy = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
             if not busy or time.monotonic() > deadline:
