@@ -2,15 +2,12 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge_server.app import Hub
 from tests.support.programs import require
 from tests.support.running_hub import running_hub
-
-if TYPE_CHECKING:
-    from bridge_server.app import Hub
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -20,7 +17,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator["Hub"]:
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     """A hub on a free loopback port, with its database in the test's own folder."""
     async with running_hub(tmp_path) as hub:
         yield hub

@@ -5,17 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
+from bridge_server.app import Hub
 from tests.conformance.nginx import nginx
 from tests.support.cable import Cable
 from tests.support.scripted_home import ScriptedHome, scripted_home
-
-if TYPE_CHECKING:
-    from bridge_server.app import Hub
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,14 @@ class Scene:
 
 
 @pytest.fixture
-async def nginx_port(hub: "Hub", tmp_path: Path) -> AsyncIterator[int]:
+async def nginx_port(hub: Hub, tmp_path: Path) -> AsyncIterator[int]:
     """The port of an nginx in front of the hub."""
     async with nginx(tmp_path / "nginx", _port(hub)) as port:
         yield port
 
 
 @pytest.fixture(params=["direct", pytest.param("nginx", marks=pytest.mark.requires("nginx"))])
-async def scene(request: pytest.FixtureRequest, hub: "Hub", tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(request: pytest.FixtureRequest, hub: Hub, tmp_path: Path) -> AsyncIterator[Scene]:
     server, home_token = hub.credentials.add_server("home")
     device, token = hub.credentials.add_device(server.server_id, "phone")
     async with AsyncExitStack() as stack:
@@ -54,7 +51,7 @@ async def scene(request: pytest.FixtureRequest, hub: "Hub", tmp_path: Path) -> A
         yield Scene(home, cable, f"app:{device.server_id}", token)
 
 
-def _port(hub: "Hub") -> int:
+def _port(hub: Hub) -> int:
     port = urlsplit(hub.url).port
     assert port is not None
     return port

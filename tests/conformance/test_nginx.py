@@ -6,14 +6,12 @@ answering /health, nginx would send the next upgrade down the same one, to be an
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
 from websockets.asyncio.client import connect
 
-if TYPE_CHECKING:
-    from bridge_server.app import Hub
+from bridge_server.app import Hub
 
 pytestmark = pytest.mark.requires("nginx")
 
@@ -21,7 +19,7 @@ ROUNDS = 20
 
 
 async def test_an_upgrade_after_an_http_answer_over_a_kept_alive_upstream(
-    hub: "Hub", nginx_port: int, tmp_path: Path
+    hub: Hub, nginx_port: int, tmp_path: Path
 ) -> None:
     server, _ = hub.credentials.add_server("home")
     device, token = hub.credentials.add_device(server.server_id, "phone")
@@ -40,7 +38,7 @@ async def test_an_upgrade_after_an_http_answer_over_a_kept_alive_upstream(
     assert "upstream prematurely closed" not in (tmp_path / "nginx" / "error.log").read_text()
 
 
-async def test_a_refusal_before_the_upgrade_reaches_the_client_through_nginx(hub: "Hub", nginx_port: int) -> None:
+async def test_a_refusal_before_the_upgrade_reaches_the_client_through_nginx(hub: Hub, nginx_port: int) -> None:
     """403 stays 403, with its machine-readable reason: some clients stop for good on it, and on nothing else."""
     headers = {
         "Connection": "Upgrade",

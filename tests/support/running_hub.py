@@ -3,22 +3,19 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from bridge_server.app import Hub
+from bridge_server.app import Hub
+from bridge_server.config import Config
 
 
 @asynccontextmanager
-async def running_hub(folder: Path, **settings: Any) -> AsyncIterator["Hub"]:
+async def running_hub(folder: Path, **settings: Any) -> AsyncIterator[Hub]:
     """Start a hub whose state lies in `folder`, and stop it at the end. `settings` are fields of Config.
 
     It listens when this yields: `hub.url` is its http:// address, `hub.credentials` makes servers and devices. Stopping
     doesn't linger: sockets are closed at once unless `drain_seconds` is set.
     """
-    from bridge_server.app import Hub
-    from bridge_server.config import Config
-
     chosen: dict[str, Any] = {
         "host": "127.0.0.1",
         "port": 0,
