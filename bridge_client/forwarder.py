@@ -11,7 +11,7 @@ before such an answer and is still unanswered is forgotten (its refs are) and re
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Final, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -19,14 +19,11 @@ from msgspec import Struct
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.cursor import DamagedCursor, SavedCursor
 from bridge_client.dial import Disconnected, Stopped
-from bridge_client.link import Link, Session
+from bridge_client.link import Link, Session, read_id, read_json
 from bridge_client.refill import refill_from
 from bridge_client.sources import Source, SourceEvent
 from bridge_client.window import Window
-from protocol import event_id as ids
 from protocol.client import ChannelClosed, ChannelErrored, ClientEvent, NotJoined, Received, Replied
-from protocol.codec import open_json
-from protocol.errors import BadEventId, ProtocolError
 from protocol.topics import server_topic
 
 log = logging.getLogger(__name__)
@@ -37,8 +34,6 @@ ACK_TIMEOUT: Final = 60.0
 _FRAME_FAULTS: Final = frozenset({1003, 1007, 1009})
 _STRIKES: Final = 3
 _MOST_GAPS: Final = 3
-
-_T = TypeVar("_T")
 
 
 class Replaced(Stopped):
@@ -233,7 +228,7 @@ class Forwarder:
                 await self._renew(f"its last event is {head}, but {self._acked} was forwarded")
                 renewed = True
             joined = await self._state_ourselves(session)
-            held = _id(joined.resume_from)
+            held = read_id(joined.resume_from)
             if held is None:
                 limits = self._limits
                 refill = await refill_from(self._source, head, events=limits.refill_events, size=limits.refill_bytes)
@@ -259,7 +254,7 @@ class Forwarder:
             "name": self._name,
             "instance": self._instance,
         }
-        return _read(_JOINED, await session.join(self._topic, payload))
+        return read_json(_JOINED, await session.join(self._topic, payload))
 
     async def _renew(self, why: str) -> None:
         # Under the old epoch the hub would take new events with reused ids for repeats of old ones.
@@ -313,13 +308,13 @@ class Forwarder:
             case Replied(ref=ref) if ref not in window.in_flight:
                 return  # sent before the hub said where to go on
             case Replied(ref=ref, ok=True, response=response):
-                self._taken(window, window.in_flight[ref].last_id, _id(_read(_ANSWER, response).acked_id))
+                self._taken(window, window.in_flight[ref].last_id, read_id(read_json(_ANSWER, response).acked_id))
             case Replied(ref=ref, response=response):
-                self._not_taken(window, _read(_ANSWER, response))
+                self._not_taken(window, read_json(_ANSWER, response))
             case Received(topic=self._topic, event="replaced", payload=payload):
-                raise Replaced(_read(_NOTICE, payload).instance)
+                raise Replaced(read_json(_NOTICE, payload).instance)
             case ChannelErrored(payload=payload):
-                raise Disconnected(f"the hub ended the topic: {_read(_ANSWER, payload).reason[:100]!r}")
+                raise Disconnected(f"the hub ended the topic: {read_json(_ANSWER, payload).reason[:100]!r}")
             case ChannelClosed():
                 raise Disconnected("the hub closed the topic")
 
@@ -330,14 +325,14 @@ class Forwarder:
         self._progress(window, acked)
 
     def _not_taken(self, window: Window, answer: _Answer) -> None:
-        acked = _id(answer.acked_id)
+        acked = read_id(answer.acked_id)
         if acked is not None:
             self._progress(window, acked)
         match answer.reason:
             case "gap" if answer.resume_from is not None and self._gaps < _MOST_GAPS:
                 self._gaps += 1
                 log.info("the hub holds up to %s only: going on from there", answer.resume_from)
-                held = _id(answer.resume_from)
+                held = read_id(answer.resume_from)
                 if held is not None and held > (self._head or 0):
                     raise Disconnected("the hub holds more than the source: joining again")
                 window.restart(held)
@@ -345,7 +340,7 @@ class Forwarder:
                 self._pause = min(max(answer.retry_after_ms / 1000, 0.05), 60.0)
                 log.info("the hub asks to wait %.1f s", self._pause)
                 window.restart(acked)
-            case "too_large" | "invalid_event" if (bad := _id(answer.id)) is not None:
+            case "too_large" | "invalid_event" if (bad := read_id(answer.id)) is not None:
                 self._refused = EventRefused(bad, answer.reason, answer.limit)
                 window.restart(acked)
             case "stale_link":
@@ -375,17 +370,3 @@ class Forwarder:
             if strikes >= _STRIKES:
                 raise EventRefused(first.last_id, f"the hub closed with {lost.code} each of {strikes} times") from lost
         self._suspects_to = max(self._suspects_to or 0, *(batch.last_id for batch in window.in_flight.values()))
-
-
-def _id(text: str | None) -> int | None:
-    try:
-        return None if text is None else ids.parse(text)
-    except BadEventId as error:
-        raise Disconnected(f"the hub sent what is {error}") from None
-
-
-def _read(decoder: msgspec.json.Decoder[_T], payload: msgspec.Raw) -> _T:
-    try:
-        return open_json(decoder, bytes(payload))
-    except ProtocolError as error:
-        raise Disconnected(f"the hub sent an answer that can't be read: {error.reason}") from None

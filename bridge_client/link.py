@@ -23,18 +23,20 @@ from tenacity.wait import wait_exponential
 
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.dial import Dialler, Disconnected, Stopped, WebSocketDialler, Wire, socket_url
+from protocol import event_id
 from protocol.client import (
     HEARTBEAT_INTERVAL,
+    ChannelClosed,
+    ChannelErrored,
     ClientConnection,
     ClientEvent,
     HubMute,
     Joined,
     JoinRefused,
     JoinTimedOut,
-    Received,
 )
 from protocol.codec import open_json
-from protocol.errors import REFUSALS, ProtocolError
+from protocol.errors import REFUSALS, BadEventId, ProtocolError
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +95,11 @@ class Session:
     async def join(self, topic: str, payload: Any) -> Raw:
         """Join a topic and wait for the answer; returns the response.
 
-        What the hub pushes meanwhile stays to be taken, in order. Raises JoinRejected when asking again is useless,
-        Disconnected when it may help (with the time to wait that the hub asked for).
+        What is left of an earlier join of it is dropped; what the hub pushes meanwhile stays to be taken, in order.
+        Raises JoinRejected when asking again is useless, Disconnected when it may help (with the time to wait that
+        the hub asked for).
         """
+        self._inbox = deque(event for event in self._inbox if getattr(event, "topic", None) != topic)
         self._connection.join(topic, Raw(msgspec.json.encode(payload)), self._clock.monotonic())
         self._unsent.set()
         early: list[ClientEvent] = []
@@ -108,10 +112,10 @@ class Session:
                     raise _rejected(topic, response)
                 case JoinTimedOut(at) if at == topic:
                     raise Disconnected(f"joining {topic} was not answered in time")
-                case Received():
+                case ChannelErrored(at) | ChannelClosed(at) if at == topic:
+                    raise Disconnected(f"{topic} ended while it was being joined")
+                case _:
                     early.append(event)
-                case _:  # the end of an earlier join of this topic
-                    continue
 
     def push(self, topic: str, event: str, payload: bytes) -> str:
         """Push JSON bytes as they are; returns the ref of the Replied to come. Raises NotJoined.
@@ -211,11 +215,14 @@ class Session:
             self._judge()
 
     def _judge(self) -> None:
-        for event in self._connection.tick(self._clock.monotonic()):
-            if not isinstance(event, HubMute):
-                self._inbox.append(event)
-            elif self._room.is_set():  # else nobody was listening
+        now = self._clock.monotonic()
+        if not self._room.is_set():
+            self._connection.resumed(now)  # nobody listens: the silence is ours
+        for event in self._connection.tick(now):
+            if isinstance(event, HubMute):
                 self._die(f"nothing came from the hub for {event.seconds:.0f} s")
+            else:
+                self._inbox.append(event)
         self._unsent.set()
         self.wake.set()
 
@@ -225,7 +232,7 @@ class Session:
 
 
 def _rejected(topic: str, response: Raw) -> Exception:
-    reply = open_json(_ERROR_REPLY, bytes(response))
+    reply = read_json(_ERROR_REPLY, response)
     known = REFUSALS.get(reply.reason)
     if known is not None and not known.come_back:
         return JoinRejected(topic, reply.reason)
@@ -315,3 +322,19 @@ class Link:
         level = logging.INFO if why == self.last_error else logging.WARNING
         self.last_error = why
         log.log(level, "%s: %s; trying again in %.1f s", self.hub, why, state.upcoming_sleep)
+
+
+def read_json(decoder: msgspec.json.Decoder[_T], payload: Raw) -> _T:
+    """A payload of the hub's, decoded. Raises Disconnected if it has another shape than was agreed."""
+    try:
+        return open_json(decoder, bytes(payload))
+    except ProtocolError as error:
+        raise Disconnected(f"the hub sent what can't be read: {error.reason}") from None
+
+
+def read_id(text: str | None) -> int | None:
+    """An event id in a payload of the hub's. Raises Disconnected if it is none."""
+    try:
+        return None if text is None else event_id.parse(text)
+    except BadEventId as error:
+        raise Disconnected(f"the hub sent what is {error}") from None

@@ -1,4 +1,4 @@
-"""Where to start for a hub that lost its memory: far enough back that apps can resume, not so far that it takes long."""
+"""Where to start for a hub that lost its memory: far enough back for apps to resume, not so far that it takes long."""
 
 from collections import deque
 

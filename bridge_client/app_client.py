@@ -1,0 +1,319 @@
+"""The app's side: receive the events of one home, in order, each once, also over drops.
+
+    async with AppClient(url, credential, server_id, cursor=saved) as client:
+        async for item in client:
+            ...                    # an Event, a Gap, a ServerStatus or a CaughtUp
+            save(client.cursor)    # covers everything up to and including this item
+
+What it promises: every event this app may see comes once and in order, or a Gap says between which two places something
+is missing. Connecting, losing the connection and resuming happen inside. Who takes items slowly is served slowly: at
+most a few dozen wait here, then nothing more is read from the socket.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import msgspec
+from msgspec import Raw, Struct
+
+from bridge_client.clock import Clock, SystemClock
+from bridge_client.dial import Dialler, Disconnected, Stopped
+from bridge_client.link import Link, Session, read_id, read_json
+from protocol.client import HEARTBEAT_INTERVAL, ChannelClosed, ChannelErrored, Received
+from protocol.topics import app_topic
+
+log = logging.getLogger(__name__)
+
+QUEUE_LIMIT: Final = 32
+"""Items that wait for a slow consumer before the socket is no longer read."""
+
+LONGEST_REJOIN_WAIT: Final = 10.0
+"""Seconds before a topic that keeps ending is joined again, at most."""
+
+
+class Place(NamedTuple):
+    """How far an app has read. The epoch is None while the hub has not named it."""
+
+    epoch: str | None
+    event_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, its bytes exactly as the home wrote them."""
+
+    event_id: int
+    type: str
+    session_id: str | None
+    data: bytes
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The event, decoded. Decodes anew at each use."""
+        value: dict[str, Any] = msgspec.json.decode(self.data)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Events are missing behind `from_id`; what follows is true again.
+
+    `reason` is expired, epoch_changed, ahead or hub_reset. `resume_after` is the place behind which the hub still holds
+    everything, None if it holds nothing.
+    """
+
+    reason: str
+    from_id: int | None
+    resume_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """Whether the home is there; times as the hub writes them."""
+
+    online: bool
+    since: str | None
+    last_event_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """What was missed has been delivered, or a Gap told; from here on events are live. None: the place is not known."""
+
+    to_id: int | None
+
+
+Item = Event | Gap | ServerStatus | CaughtUp
+
+
+class TopicEnded(Stopped):
+    """The hub ended the topic for good (`phx_close`)."""
+
+
+class _Gap(Struct):
+    reason: str
+    from_id: str | None = None
+    resume_after: str | None = None
+
+
+class _Server(Struct):
+    online: bool
+    since: str | None = None
+    last_event_at: str | None = None
+
+
+class _Joined(Struct):
+    epoch: str | None = None
+    head_id: str | None = None
+    recovered: bool | None = None
+    gap: _Gap | None = None
+    server: _Server | None = None
+
+
+class _Complete(Struct):
+    epoch: str | None = None
+    to_id: str | None = None
+    recovered: bool | None = None
+    gap: _Gap | None = None
+
+
+class _Pushed(Struct):
+    event: Raw
+
+
+class _Envelope(Struct):
+    event_id: str
+    type: str = ""
+    session_id: str | None = None
+
+
+_JOINED: Final = msgspec.json.Decoder(_Joined)
+_COMPLETE: Final = msgspec.json.Decoder(_Complete)
+_PUSHED: Final = msgspec.json.Decoder(_Pushed)
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_SERVER: Final = msgspec.json.Decoder(_Server)
+
+
+class AppClient:
+    """Receives the events of one home. An async context manager and, inside it, an async iterator; use each once.
+
+    Iteration ends by an exception only: Stopped (CredentialRefused, JoinRejected, TopicEnded).
+
+    `cursor` is the place to resume behind; None means only what happens from now on. `session_id` and `types` choose
+    among the events; the cursor moves all the same. With `recover_retained` a Gap is followed by all that the hub still
+    holds instead of by what happens next: ids may then go back, and events known from before the gap come again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credential: str,
+        server_id: str,
+        *,
+        cursor: tuple[str | None, int] | None = None,
+        session_id: str | None = None,
+        types: Sequence[str] | None = None,
+        partials: Literal["all", "merged", "none"] = "all",
+        recover_retained: bool = True,
+        dial: Dialler | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        heartbeat: float = HEARTBEAT_INTERVAL,
+    ) -> None:
+        """Raises ValueError for a URL or credential that can't be used."""
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.SystemRandom()
+        self._link = Link(url, credential, dial=dial, clock=self._clock, rng=self._rng, heartbeat=heartbeat)
+        self._topic = app_topic(server_id)
+        self._wishes: dict[str, Any] = {"partials": partials}
+        if session_id is not None:
+            self._wishes["session_id"] = session_id
+        if types is not None:
+            self._wishes["types"] = list(types)
+        self._recover_retained = recover_retained
+        self._place = None if cursor is None else Place(*cursor)  # behind the last item put into the queue
+        self._taken = self._place  # behind the last item the consumer took
+        self._queue: asyncio.Queue[tuple[Item | None, Place | None]] = asyncio.Queue(QUEUE_LIMIT)
+        self._task: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._last_gap: Gap | None = None
+        self._last_status: ServerStatus | None = None
+        self._retrieving = False  # the join asks for what is retained after a gap: done once per gap
+        self._rejoins = 0  # in a row, without a good verdict between them
+
+    @property
+    def cursor(self) -> Place | None:
+        """Where to resume behind, once the item last taken has been dealt with. None while there is no place yet."""
+        return self._taken
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name=f"app client of {self._topic}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._failure is not None and self._queue.empty():
+            raise self._failure
+        item, place = await self._queue.get()
+        if item is None:
+            assert self._failure is not None
+            raise self._failure
+        self._taken = place
+        return item
+
+    async def _run(self) -> None:
+        try:
+            await self._link.run(self._talk)
+        except Exception as error:
+            self._failure = error
+            await self._queue.put((None, None))
+
+    async def _talk(self, session: Session) -> None:
+        while True:
+            await self._attend(session)
+            self._rejoins += 1
+            longest = min(LONGEST_REJOIN_WAIT, 0.25 * 2 ** min(self._rejoins, 10))
+            await self._clock.sleep(self._rng.uniform(0, longest))
+
+    async def _attend(self, session: Session) -> None:
+        """Join and pass on what comes. Returns when the topic is to be joined again."""
+        had_cursor = self._place is not None
+        joined = read_json(_JOINED, await session.join(self._topic, self._request()))
+        if joined.server is not None:
+            await self._tell_status(joined.server)
+        told = joined.recovered is False
+        if told:
+            if await self._fell_behind(joined.gap, joined.epoch):
+                return
+            self._settle(joined.epoch, read_id(joined.head_id))
+        elif joined.recovered:
+            self._settle(joined.epoch, self._place.event_id if self._place is not None else read_id(joined.head_id))
+        while True:
+            match await session.next():
+                case Received(event="session_event", payload=payload):
+                    await self._pass_on(payload, had_cursor)
+                case Received(event="replay_complete", payload=payload):
+                    complete = read_json(_COMPLETE, payload)
+                    behind = complete.recovered is False and not told
+                    if behind and await self._fell_behind(complete.gap, complete.epoch):
+                        return
+                    await self._caught_up(complete)
+                case Received(event="server_status", payload=payload):
+                    await self._tell_status(read_json(_SERVER, payload))
+                case ChannelErrored():
+                    return
+                case ChannelClosed():
+                    raise TopicEnded(f"the hub ended {self._topic}: this app has to be paired again")
+
+    def _request(self) -> dict[str, Any]:
+        if self._place is None:
+            return self._wishes
+        epoch = {} if self._place.epoch is None else {"epoch": self._place.epoch}
+        return {**self._wishes, **epoch, "since_id": str(self._place.event_id)}
+
+    async def _pass_on(self, payload: Raw, had_cursor: bool) -> None:
+        data = bytes(read_json(_PUSHED, payload).event)
+        envelope = read_json(_ENVELOPE, Raw(data))
+        event_id, place = read_id(envelope.event_id), self._place
+        assert event_id is not None
+        if place is not None and event_id <= place.event_id:
+            if had_cursor:
+                return  # a repeat
+            place = None  # the home began another epoch; who joined without a cursor is not told
+        self._place = Place(None if place is None else place.epoch, event_id)
+        self._last_gap = None
+        await self._put(Event(event_id, envelope.type, envelope.session_id, data))
+
+    async def _caught_up(self, complete: _Complete) -> None:
+        to_id = read_id(complete.to_id)
+        self._settle(complete.epoch, to_id)
+        if complete.recovered:
+            self._retrieving, self._rejoins, self._last_gap = False, 0, None
+        await self._put(CaughtUp(to_id))
+
+    async def _fell_behind(self, gap: _Gap | None, epoch: str | None) -> bool:
+        """Tell the gap; whether to join again for what is retained."""
+        if gap is None:
+            raise Disconnected("the hub said that events are missing, but not which")
+        told = Gap(gap.reason, read_id(gap.from_id), read_id(gap.resume_after))
+        retrieve = False
+        if self._recover_retained and not self._retrieving and epoch is not None and told.resume_after is not None:
+            self._place = Place(epoch, told.resume_after)
+            retrieve = True
+        self._retrieving = retrieve
+        if told != self._last_gap:  # while a home stays away each rejoin repeats it
+            self._last_gap = told
+            await self._put(told)
+        return retrieve
+
+    def _settle(self, epoch: str | None, event_id: int | None) -> None:
+        if event_id is not None:
+            self._place = Place(epoch, event_id)
+
+    async def _tell_status(self, server: _Server) -> None:
+        status = ServerStatus(server.online, server.since, server.last_event_at)
+        if self._last_status is None or (status.online, status.since) != (
+            self._last_status.online,
+            self._last_status.since,
+        ):
+            self._last_status = status
+            await self._put(status)
+
+    async def _put(self, item: Item) -> None:
+        await self._queue.put((item, self._place))
