@@ -28,7 +28,10 @@ log = logging.getLogger("bridge_server")
 _http_log = logging.getLogger("bridge_server.silent")
 
 REVOCATION_SECONDS: Final = 0.2
-"""How often revocations are looked for; an open socket of a revoked credential lives no longer than this and its goodbye."""
+"""How often revocations are looked for.
+
+An open socket of a revoked credential lives no longer than this and its goodbye.
+"""
 
 EXPIRY_SECONDS: Final = 60.0
 

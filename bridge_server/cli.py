@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge_server import logs
-from bridge_server.app import Hub
 from bridge_server.auth import SCOPES, BadDatabase, Credentials, Device, Entry, Identity, Operator, Server
 from bridge_server.config import BadConfig, Config
 
@@ -77,7 +76,7 @@ def serve(as_json: bool, **options: Any) -> None:
     Either signal drains the sockets and then stops; a second one stops at once. Logs go to standard error.
     """
     config = Config.from_env(**options)
-    logs.set_up(config.log_level, as_json=config.log_json)
+    logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
     try:
         uvloop.run(_serve(config, as_json))
     except OSError as error:
@@ -89,6 +88,9 @@ def serve(as_json: bool, **options: Any) -> None:
 
 
 async def _serve(config: Config, as_json: bool) -> None:
+    # Imported here: the other commands need no server, and start in a third of the time without one.
+    from bridge_server.app import Hub
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -321,7 +323,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def main() -> None:
-    """The console script. Every failure is one sentence on standard error; a traceback only goes to the log at DEBUG."""
+    """The console script. Every failure is one sentence on standard error; a traceback goes to the DEBUG log only."""
     try:
         cli.main(standalone_mode=False, prog_name="bridge-server")
         code = 0

@@ -2,11 +2,12 @@
 
 A `Home` outlives its connections. Its rules, with the messages they come from:
 
-- *link*: a number raised at each join of the home; an append under a lower one is refused, so that a connection that was
-  taken over, or froze and woke up, can't write.
+- *link*: a number raised at each join of the home; an append under a lower one is refused, so that a connection that
+  was taken over, or froze and woke up, can't write.
 - *epoch*: one life of the home's store. Ids mean something only within it; the hub holds one epoch at a time.
 - *floor*: the lowest cursor that can be served: what came before the oldest event held.
-- *stated*: the epoch and head the home gave on the link it has now. The home has *refilled* once the hub holds that head.
+- *stated*: the epoch and head the home gave on the link it has now. The home has *refilled* once the hub holds that
+  head.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Topics and their listeners: what is published reaches every listener, encoded once.
 
-`publish` appends to the topic's pending list, and the first event of a loop turn schedules one flush. The flush joins the
-batch once per form (the way a group of listeners reads: serializer, topic, join_ref) and hands that one buffer to the
-transport of every listener that is idle; only busy ones are touched one by one. So an event costs one encoding and one
-system call a listener at the most, and a burst costs each listener one.
+`publish` appends to the topic's pending list, and the first event of a loop turn schedules one flush. The flush joins
+the batch once per form (the way a group of listeners reads: serializer, topic, join_ref) and hands that one buffer to
+the transport of every listener that is idle; only busy ones are touched one by one. So an event costs one encoding and
+one system call a listener at the most, and a burst costs each listener one.
 """
 
 import asyncio
@@ -55,7 +55,10 @@ class Form(NamedTuple):
     wrap: Callable[[Encoded], bytes]
 
     def frame(self, message: Message) -> bytes:
-        """The finished wire bytes of `message`. Raises ValueError for a binary message and a serializer that has none."""
+        """The finished wire bytes of `message`.
+
+        Raises ValueError for a binary message and a serializer that has none.
+        """
         frame = message._frames.get(self)
         if frame is None:
             frame = self.wrap(self._encode(message))
@@ -108,9 +111,9 @@ class Outlet(Protocol):
 class Listener:
     """One joined channel that listens to one topic.
 
-    It is *live* when it has had everything up to the topic's last flush, and *held* while a replay brings it there or its
-    verdict is open; a held listener gets nothing from the topic. A live listener is *idle* while its peer takes all it
-    is given, else *busy*.
+    It is *live* when it has had everything up to the topic's last flush, and *held* while a replay brings it there or
+    its verdict is open; a held listener gets nothing from the topic. A live listener is *idle* while its peer takes
+    all it is given, else *busy*.
     """
 
     __slots__ = ("channel", "filter", "form", "live", "on_refused", "outbox", "topic")

@@ -1,11 +1,12 @@
 """What one peer has not taken yet.
 
-A peer whose transport takes everything has an empty outbox, and events reach its transport without touching this object.
-When the transport is full the peer is *busy*: events are queued here as references and become bytes only when there is
-room, at most `HANDOVER` at a time. What is queued is counted, bounded per peer and in all; the peer that does not move, or
-the largest queue when the sum is too much, is cut, and comes back with its cursor.
+A peer whose transport takes everything has an empty outbox, and events reach its transport without touching this
+object. When the transport is full the peer is *busy*: events are queued here as references and become bytes only when
+there is room, at most `HANDOVER` at a time. What is queued is counted, bounded per peer and in all; the peer that does
+not move, or the largest queue when the sum is too much, is cut, and comes back with its cursor.
 
-Two lanes: what belongs to a channel keeps one order; what belongs to the socket alone (heartbeat replies) may overtake it.
+Two lanes: what belongs to a channel keeps one order; what belongs to the socket alone (heartbeat replies) may overtake
+it.
 """
 
 import asyncio
@@ -18,7 +19,10 @@ from bridge_server.transports import Transport
 from protocol.server import Channel
 
 HANDOVER: Final = 64 * 1024
-"""Bytes handed to a transport at a time: what it holds beyond the kernel's buffer can't be taken back or counted under TLS."""
+"""Bytes handed to a transport at a time.
+
+What it holds beyond the kernel's buffer can't be taken back or counted under TLS.
+"""
 
 CUT_BYTES: Final = 4 * 2**20
 """A peer with more queued than this is cut."""

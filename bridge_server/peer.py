@@ -1,7 +1,8 @@
 """One connected peer: who it is, what it has joined, and its way out.
 
-The peer drives the protocol machine: every message a transport hands in becomes at most one event, the event becomes a call
-on a channel, and what the machine wants sent goes into the outbox, in order. It knows no transport and no topic of ours.
+The peer drives the protocol machine: every message a transport hands in becomes at most one event, the event becomes a
+call on a channel, and what the machine wants sent goes into the outbox, in order. It knows no transport and no topic
+of ours.
 """
 
 import asyncio
@@ -266,14 +267,14 @@ class Peer:
                 member.spawn(self._wait_for_join(event, member, result))
                 return
             self._joined(event, member, result)
-        except Exception:
-            self._join_crashed(event, member)
+        except Exception as error:
+            self._join_crashed(event, member, error)
 
     async def _wait_for_join(self, event: JoinRequested, member: _Membership, result: Awaitable[Joined]) -> None:
         try:
             self._joined(event, member, await result)
-        except Exception:
-            self._join_crashed(event, member)
+        except Exception as error:
+            self._join_crashed(event, member, error)
         if not self._gone:
             self.outbox.transport.resume_reading()
             self._run(self.connection.next_event())
@@ -292,8 +293,8 @@ class Peer:
         else:
             raise TypeError(f"join returned {result!r}; it must return Ok, Refuse, or an awaitable of these")
 
-    def _join_crashed(self, event: JoinRequested, member: _Membership) -> None:
-        log.exception("join of %.200r crashed", event.channel.topic)
+    def _join_crashed(self, event: JoinRequested, member: _Membership, error: Exception) -> None:
+        log.error("join of %.200r crashed", event.channel.topic, exc_info=error)
         if self.connection.joining:
             member.end("failed")
             self.connection.refuse(event, frames.raw({"reason": "join crashed"}))
@@ -301,7 +302,10 @@ class Peer:
             member.fail("channel_crash")
 
     def reply(self, channel: server.Channel, ref: Any, reply: Reply) -> None:
-        """Answer a message of a channel; the channel crashes when the reply can't be put into this peer's serializer."""
+        """Answer a message of a channel.
+
+        The channel crashes when the reply can't be put into this peer's serializer.
+        """
         response = reply.response
         try:
             content = response if isinstance(response, Binary) else frames.raw(response)
@@ -325,7 +329,10 @@ class Peer:
         self._members.pop(member.channel, None)
 
     def gone(self) -> None:
-        """The connection is over: every channel ends, nothing is sent any more. Called by the transport, once or more."""
+        """The connection is over.
+
+        Every channel ends, nothing is sent any more. Called by the transport, once or more.
+        """
         if not self._gone:
             self._gone = True
             self.outbox.drop()

@@ -25,8 +25,8 @@ async def replay(
     """Send `(since, head]`, call `complete(to, recovered, last_sent)` once, then send what was appended meanwhile.
 
     True: the listener has had everything in `log`; make it live before anything else runs. False: eviction overtook the
-    app after `complete`, and it has to join again. If eviction overtakes it before, `complete` says `recovered` False with
-    the head, the rest of the history is given up, and the listener goes on from there.
+    app after `complete`, and it has to join again. If eviction overtakes it before, `complete` says `recovered` False
+    with the head, the rest of the history is given up, and the listener goes on from there.
     """
     to = log.head
     place = await _send_until(log, since, lambda: to, send, drained)
@@ -46,7 +46,10 @@ async def _send_until(
     send: Callable[[Sequence[Kept]], None],
     drained: Callable[[], Awaitable[None]],
 ) -> int:
-    """Send pages until `end()`; the last id reached, below it when the next page is gone. Does not yield after the last page."""
+    """Send pages until `end()`.
+
+    The last id reached, below it when the next page is gone. Does not yield after the last page.
+    """
     while place < end():
         page = log.page(place, end(), PAGE_BYTES)
         if page is None:

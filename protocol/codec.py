@@ -1,8 +1,8 @@
 """Frames to bytes and back: one codec per serializer version, and the door every message from outside passes.
 
-The door (`open_json`) exists because msgspec alone is too trusting: `Raw` skips over strings without checking their UTF-8,
-a lone surrogate escape is refused with a misleading error, and deep nesting ends in RecursionError, which depends on the
-Python stack and is no msgspec error at all.
+The door (`open_json`) exists because msgspec alone is too trusting: `Raw` skips over strings without checking their
+UTF-8, a lone surrogate escape is refused with a misleading error, and deep nesting ends in RecursionError, which
+depends on the Python stack and is no msgspec error at all.
 """
 
 import re
@@ -109,7 +109,10 @@ _V2_DECODER: Final = Decoder(_V2Message)
 
 
 class V1:
-    """Serializer 1.0.0: a JSON object with exactly topic, event, payload and ref; no join_ref ever goes out (Phoenix rule 41)."""
+    """Serializer 1.0.0.
+
+    A JSON object with exactly topic, event, payload and ref; no join_ref ever goes out (Phoenix rule 41).
+    """
 
     vsn: Final = "1.0.0"
 
@@ -189,12 +192,18 @@ class V2:
 
     @staticmethod
     def broadcast(topic: str, event: str, data: bytes) -> Encoded:
-        """A binary push that all receivers share: kind 2, without join_ref. Raises ValueError over 255 bytes a field."""
+        """A binary push that all receivers share.
+
+        Kind 2, without join_ref. Raises ValueError over 255 bytes a field.
+        """
         return Encoded(_pack(2, (topic, event), data), True)
 
     @staticmethod
     def encode(frame: Frame) -> Encoded:
-        """One message to bytes; a binary payload makes a binary push, which has no ref. Raises ValueError over 255 bytes a field."""
+        """One message to bytes.
+
+        A binary payload makes a binary push, which has no ref. Raises ValueError over 255 bytes a field.
+        """
         if isinstance(frame.payload, Binary):
             return Encoded(_pack(0, (frame.join_ref, frame.topic, frame.event), frame.payload.data), True)
         return Encoded(
@@ -232,7 +241,10 @@ def _pack(kind: int, fields: tuple[Any, ...], data: bytes) -> bytes:
 
 
 def negotiate(vsn: str | None) -> Codec | None:
-    """The serializer a client asked for: absent means 1.0.0; `~> 1.0.0` and `~> 2.0.0` are served (rules 1 and 7), others are not."""
+    """The serializer a client asked for.
+
+    Absent means 1.0.0; `~> 1.0.0` and `~> 2.0.0` are served (rules 1 and 7), others are not.
+    """
     if vsn is None:
         return V1
     version = _SEMVER.fullmatch(vsn)

@@ -1,8 +1,8 @@
 """The hub's half of one Phoenix socket, as a state machine without I/O.
 
 Two rules:
-  1. Everything the protocol says about *which* messages are answered, ignored or passed on is decided here; what a topic
-     *does* is decided by whoever drives this machine.
+  1. Everything the protocol says about *which* messages are answered, ignored or passed on is decided here; what a
+     topic *does* is decided by whoever drives this machine.
   2. The driver feeds messages with `receive`, takes events with `next_event` until it returns None, answers each with a
      command, and sends what `data_to_send` returns, in that order.
 
@@ -32,7 +32,10 @@ class Channel:
 
 
 class JoinRequested(NamedTuple):
-    """A topic is to be joined; answer with `accept` or `refuse`. `replaced` is the join whose place it takes, gone already."""
+    """A topic is to be joined.
+
+    Answer with `accept` or `refuse`. `replaced` is the join whose place it takes, gone already.
+    """
 
     channel: Channel
     ref: Any
@@ -48,7 +51,10 @@ class LeaveRequested(NamedTuple):
 
 
 class PushReceived(NamedTuple):
-    """A message for a joined channel; answer with `reply` or not at all. `event` is no string when the peer sent nonsense."""
+    """A message for a joined channel.
+
+    Answer with `reply` or not at all. `event` is no string when the peer sent nonsense.
+    """
 
     channel: Channel
     ref: Any

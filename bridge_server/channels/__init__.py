@@ -1,11 +1,12 @@
 """What a topic does: the Channel contract, public for whoever embeds the hub.
 
-A `Channel` is one join of one topic by one peer. The hub calls `join`, then (if that was `Ok`) `joined` once the reply is
-on its way, `handle_in` for each message in arrival order, and `terminate` once at the end, whatever ended it.
+A `Channel` is one join of one topic by one peer. The hub calls `join`, then (if that was `Ok`) `joined` once the reply
+is on its way, `handle_in` for each message in arrival order, and `terminate` once at the end, whatever ended it.
 
 `join` and `handle_in` are plain functions when they can answer at once, and coroutine functions when they must wait: a
-waiting `handle_in` holds up its own channel only, a waiting `join` its whole socket (Phoenix rules 19 and 23). What they
-raise ends in the log, and for the peer in `join crashed` or `phx_error {"reason": "channel_crash"}`; never in a traceback.
+waiting `handle_in` holds up its own channel only, a waiting `join` its whole socket (Phoenix rules 19 and 23). What
+they raise ends in the log, and for the peer in `join crashed` or `phx_error {"reason": "channel_crash"}`; never in a
+traceback.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -62,7 +63,10 @@ class Socket(Protocol):
         """The query of the peer's upgrade request."""
 
     def push(self, event: str, payload: Any) -> None:
-        """Send an event to this peer. Raises ValueError for a payload that is no object, or a name no client can take."""
+        """Send an event to this peer.
+
+        Raises ValueError for a payload that is no object, or a name no client can take.
+        """
 
     def reply(self, ref: Any, reply: Reply) -> None:
         """Answer a message later; `ref` is what `handle_in` got."""
@@ -106,7 +110,11 @@ class Channel:
         return UNKNOWN_EVENT
 
     def terminate(self, reason: str) -> None:
-        """The channel ends: `left`, `replaced`, `closed` (the socket is gone), `stopped` or `failed`. Pushes made here still go out, but for `closed`."""
+        """The channel ends.
+
+        `left`, `replaced`, `closed` (the socket is gone), `stopped` or `failed`. Pushes made here still go out, but
+        for `closed`.
+        """
 
 
 Factory = Callable[[Socket], Channel]

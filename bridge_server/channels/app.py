@@ -39,8 +39,8 @@ _JOIN = Decoder(_Join)
 class AppChannel(Channel):
     """One join of an app. Its listener is held until the app has had what it missed, or was told that it can't.
 
-    The verdict is `_open` while only the home can settle it. `_unplaced` is an app without a cursor at a hub that does not
-    know the home's head: it starts where the home will say its head is.
+    The verdict is `_open` while only the home can settle it. `_unplaced` is an app without a cursor at a hub that does
+    not know the home's head: it starts where the home will say its head is.
     """
 
     __slots__ = (
@@ -207,7 +207,8 @@ class AppChannel(Channel):
 
     def _replay(self) -> None:
         log = self._home.log
-        assert log is not None and self._since is not None
+        assert log is not None
+        assert self._since is not None
         if self._since == log.head:
             self._complete(log.head, RECOVERED)
             self._listener.go_live()
@@ -216,7 +217,8 @@ class AppChannel(Channel):
 
     async def _catch_up(self) -> None:
         log = self._home.log
-        assert log is not None and self._since is not None
+        assert log is not None
+        assert self._since is not None
         caught_up = await replay(
             log, self._since, send=self._send, drained=self.socket.drained, complete=self._replayed
         )

@@ -48,7 +48,10 @@ _BAD_PUSH = Reply("error", {"reason": "bad_push"})
 
 
 class ServerChannel(Channel):
-    """One connection of a home. While it is the home's holder, its events enter the live tier and go out to the apps."""
+    """One connection of a home.
+
+    While it is the home's holder, its events enter the live tier and go out to the apps.
+    """
 
     __slots__ = ("_clock", "_config", "_events_topic", "_home", "_homes", "_hub")
 
@@ -114,7 +117,10 @@ class ServerChannel(Channel):
         return UNKNOWN_EVENT
 
     def _take(self, events: list[Raw], prev_id: str | None | UnsetType) -> Reply:
-        """Append and publish in order; the good prefix stays when one is refused. The ack covers what is in the live tier."""
+        """Append and publish in order.
+
+        The good prefix stays when one is refused. The ack covers what is in the live tier.
+        """
         home = self._home
         if home.holder is not self:
             return Reply("error", {"reason": "stale_link"})
@@ -159,7 +165,10 @@ class ServerChannel(Channel):
         self.socket.close()
 
     def terminate(self, reason: str) -> None:
-        """The connection is over; if it was the holder, the home is away, and after a grace period its apps are told."""
+        """The connection is over.
+
+        If it was the holder, the home is away, and after a grace period its apps are told.
+        """
         home = getattr(self, "_home", None)
         if home is not None and home.leave(self, self._clock.now()):
             for watcher in tuple(home.watchers):

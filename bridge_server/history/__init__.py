@@ -1,8 +1,8 @@
 """The live tier: the latest events of each home, in id order, which a resuming app is served from.
 
-One `Log` is one life (epoch) of one home's store. Promises of every backend: `append` is visible to the next `page`; pages
-are in id order and lose nothing between `floor` and `head`; what is evicted goes from the old end, and `floor` says so.
-Nothing survives a restart unless the backend says otherwise.
+One `Log` is one life (epoch) of one home's store. Promises of every backend: `append` is visible to the next `page`;
+pages are in id order and lose nothing between `floor` and `head`; what is evicted goes from the old end, and `floor`
+says so. Nothing survives a restart unless the backend says otherwise.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,10 @@ class Log(Protocol):
         """Add an event whose id is above `head`."""
 
     def page(self, after: int, to: int, max_bytes: int) -> Sequence[Kept] | None:
-        """Events with `after < id <= to`, oldest first, at least one if there is one, then up to `max_bytes`. None if `after` is below `floor`."""
+        """Events with `after < id <= to`, oldest first, at least one if there is one, then up to `max_bytes`.
+
+        None if `after` is below `floor`.
+        """
 
     def expire(self, now: float) -> None:
         """Evict what is too old at `now` (the clock of `Kept.at`)."""

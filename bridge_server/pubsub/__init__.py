@@ -1,7 +1,8 @@
 """How an event reaches the hubs that serve its listeners.
 
-Promises of every backend: messages of one publisher on one topic arrive in the order of `publish`, at most once, at every
-receiver subscribed before the publish; a receiver subscribed during a publish may or may not get it. Nothing is kept.
+Promises of every backend: messages of one publisher on one topic arrive in the order of `publish`, at most once, at
+every receiver subscribed before the publish; a receiver subscribed during a publish may or may not get it. Nothing is
+kept.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """What carries the messages of one peer. The contract a driver fulfils for its peer.
 
-- `write` takes finished wire bytes (one or several whole frames), never blocks and never raises; bytes written after the
-  end are dropped. Order is kept.
-- When the other side takes less than is written, the driver calls `Outbox.pause`, and `Outbox.resume` once it has caught
-  up; at the end it calls `Peer.gone`, once.
-- `close` says why and ends the connection in order; a peer that does not take the goodbye within the driver's deadline is
-  aborted. `abort` ends it at once. Both may be called any number of times.
+- `write` takes finished wire bytes (one or several whole frames), never blocks and never raises; bytes written after
+  the end are dropped. Order is kept.
+- When the other side takes less than is written, the driver calls `Outbox.pause`, and `Outbox.resume` once it has
+  caught up; at the end it calls `Peer.gone`, once.
+- `close` says why and ends the connection in order; a peer that does not take the goodbye within the driver's deadline
+  is aborted. `abort` ends it at once. Both may be called any number of times.
 """
 
 from typing import Protocol

@@ -23,7 +23,10 @@ Authenticate = Callable[[Pairs, Sequence[str], Pairs], Identity | None]
 
 @dataclass(frozen=True)
 class Mount:
-    """A path that speaks the Phoenix protocol, and its options. `path` has no trailing slash: sockets open at `<path>/websocket`."""
+    """A path that speaks the Phoenix protocol, and its options.
+
+    `path` has no trailing slash: sockets open at `<path>/websocket`.
+    """
 
     path: str
     router: Router

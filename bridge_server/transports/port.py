@@ -1,9 +1,9 @@
 """One port for everything: WebSocket upgrades go to our driver, the rest to aiohttp.
 
 `Split` reads one request head. An upgrade is decided on at once (`handshake.py`) and either answered or handed to a
-`WebSocketDriver`; any other request gets the protocol object that aiohttp's own runner makes, with the bytes read so far.
-Only the first head of a connection is seen here, so every HTTP answer must close its connection: a proxy that keeps one
-alive would send an upgrade where nobody expects it. One timer serves all connections.
+`WebSocketDriver`; any other request gets the protocol object that aiohttp's own runner makes, with the bytes read so
+far. Only the first head of a connection is seen here, so every HTTP answer must close its connection: a proxy that
+keeps one alive would send an upgrade where nobody expects it. One timer serves all connections.
 """
 
 import asyncio
