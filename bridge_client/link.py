@@ -175,6 +175,8 @@ class Session:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if not self._room.is_set():
+                self._wire.abort()  # the hub's goodbye would come behind all that nobody took
             await self._wire.close(self._close_code)
 
     async def _serve(self, work: Coroutine[Any, Any, None]) -> None:

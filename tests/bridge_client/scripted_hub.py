@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from bridge_client.dial import Disconnected
+from protocol import frames
 
 DEADLINE = 20.0
 """Seconds after which a test that waits for the other side has failed."""
@@ -53,9 +54,11 @@ class Peer:
                 await self.send(None, frame[1], "phoenix", "phx_reply", {"status": "ok", "response": {}})
 
     async def join(self, response: Any = None, status: str = "ok") -> Any:
-        """Take the join that has to come next and answer it; returns its payload."""
-        self.join_ref, ref, self.topic, event, payload = await self.next()
-        assert event == "phx_join"
+        """Take the join that has to come next (a leave before it aside) and answer it; returns its payload."""
+        event = frames.LEAVE
+        while event == frames.LEAVE:
+            self.join_ref, ref, self.topic, event, payload = await self.next()
+        assert event == frames.JOIN
         await self.reply(ref, {} if response is None else response, status)
         return payload
 
@@ -109,12 +112,16 @@ class ScriptedHub:
         self.refusals: list[tuple[int, str, Mapping[str, str]]] = []
         self.failures: list[BaseException] = []
         self.peers: list[Peer] = []
+        self.all_refused = asyncio.Event()
+        """Set when the last of the refusals has been said."""
 
     def process(self, connection: ServerConnection, request: Request) -> Response | None:
         self.requests.append(request)
         if not self.refusals:
             return None
         status, body, headers = self.refusals.pop(0)
+        if not self.refusals:
+            self.all_refused.set()
         head = Headers({"Content-Length": str(len(body)), "Connection": "close", **headers})
         return Response(status, HTTPStatus(status).phrase, head, body.encode())
 
@@ -151,6 +158,13 @@ class Holding:
     def __init__(self) -> None:
         self.events: list[Any] = []
         self.repeats = 0
+        self._changed = asyncio.Event()
+
+    async def reaches(self, event_id: int) -> None:
+        """Return once the last event held is `event_id`."""
+        while self.last != str(event_id):
+            self._changed.clear()
+            await self._changed.wait()
 
     @property
     def ids(self) -> list[int]:
@@ -162,6 +176,7 @@ class Holding:
 
     def take(self, name: str, payload: Any) -> tuple[Any, str]:
         """The response and status for a push of events."""
+        self._changed.set()
         events = [payload["event"]] if name == "session_event" else payload["events"]
         previous = payload["prev_id"]
         for event in events:
