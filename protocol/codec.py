@@ -162,7 +162,7 @@ class V2:
 
     @staticmethod
     def decode(data: bytes, *, binary: bool) -> Frame:
-        """Read one message: text as JSON, binary as a push (kind 0). Raises ProtocolError."""
+        """Read one message: text as JSON, binary as a push (kind 0), whose refs are never null. Raises ProtocolError."""
         if not binary:
             message = open_json(_V2_DECODER, data)
             return Frame(message.join_ref, message.ref, message.topic, message.event, message.payload)
@@ -178,7 +178,7 @@ class V2:
             join_ref, ref, topic, event = (slot.decode() for slot in slots)
         except UnicodeDecodeError:
             raise BadUtf8("invalid UTF-8 in a binary frame's head") from None
-        return Frame(join_ref or None, ref or None, topic, event, Binary(data[start:]))
+        return Frame(join_ref, ref, topic, event, Binary(data[start:]))
 
     @staticmethod
     def head(join_ref: Any) -> bytes:

@@ -3,7 +3,7 @@
 Everything here is a decision about one parsed request; `port.py` reads it from the wire and writes the answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -35,7 +35,7 @@ class Mount:
     max_frame_bytes: int = 2**20 + 65_536
     channel_limit: int = 100
     origins: frozenset[str] | None = frozenset()
-    """Web origins that may connect beside the hub's own host; None asks nobody."""
+    """Web origins that may connect beside the hub's own host; `//*.x` is x and what is below it. None asks nobody."""
     subprotocols: tuple[str, ...] = ()
     """What is offered; empty ignores what the client asks for."""
 
@@ -64,6 +64,8 @@ def decide(request: Request, mounts: Sequence[Mount], hosts: frozenset[str] | No
     `hosts` are the names this hub answers to when it listens on loopback; None where anybody may reach it anyway.
     """
     path, _, query_text = request.path.partition("?")
+    if not request.path.isascii():
+        return HttpRefusal(400, "bad_request", "the path and query are ASCII; write other characters as %XX")
     mount = next((mount for mount in mounts if same_path(path, mount.path + "/websocket")), None)
     if mount is None:
         return HttpRefusal(404, "not_found")
@@ -79,9 +81,9 @@ def decide(request: Request, mounts: Sequence[Mount], hosts: frozenset[str] | No
     if not matched:
         return HttpRefusal(403, "bad_subprotocol")
     try:
-        query = parse_qsl(query_text, keep_blank_values=True, max_num_fields=100)
+        query = parse_qsl(query_text, keep_blank_values=True, max_num_fields=100, errors="strict")
     except ValueError:
-        return HttpRefusal(400, "bad_request", "the query has more than 100 fields")
+        return HttpRefusal(400, "bad_request", "the query is not UTF-8, or has more than 100 fields")
     values = dict(query)  # the last duplicate wins (rule 1)
     codec = None if any(name.startswith("vsn[") for name in values) else negotiate(values.get("vsn"))
     if codec is None:
@@ -123,8 +125,21 @@ def _bad_site(pairs: Pairs, mount: Mount, hosts: frozenset[str] | None) -> str |
     if mount.origins is None or not origins:
         return None
     own = hosts if hosts is not None else {name for value in _values(pairs, "host") if (name := _host(f"//{value}"))}
-    allowed = len(origins) == 1 and (_host(origins[0]) in own or normal_origin(origins[0]) in mount.origins)
+    allowed = len(origins) == 1 and (_same_host(origins[0], own) or _listed(origins[0], mount.origins))
     return None if allowed else "bad_origin"
+
+
+def _same_host(origin: str, own: Set[str | None]) -> bool:
+    host = _host(origin)
+    return host is not None and host in origin and host in own  # a browser writes it in lower case (rule 4: exactly)
+
+
+def _listed(origin: str, origins: frozenset[str]) -> bool:
+    if normal_origin(origin) in origins:
+        return True
+    host = _host(origin)
+    wild = [entry[3:] for entry in origins if entry.startswith("//*.")]
+    return host is not None and any(f".{host}".endswith(suffix) for suffix in wild)
 
 
 def _values(pairs: Pairs, wanted: str) -> list[str]:

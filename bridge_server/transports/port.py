@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 import msgspec
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
 
 from bridge_server.channels import Router
 from bridge_server.clock import Clock
@@ -182,7 +181,11 @@ class Split(asyncio.Protocol):
         if port.draining or len(port.drivers) >= port.max_connections:
             self._answer(HttpRefusal(503, "draining" if port.draining else "overloaded"))
             return
-        decision = decide(requests[0], port.mounts, port.hosts)
+        try:
+            decision = decide(requests[0], port.mounts, port.hosts)
+        except Exception:
+            log.exception("a handshake failed")
+            decision = HttpRefusal(500, "internal")
         if isinstance(decision, HttpRefusal):
             self._answer(decision)
         else:
@@ -192,12 +195,15 @@ class Split(asyncio.Protocol):
         port, transport, mount = self._port, self._transport, accepted.mount
         assert transport is not None
         protocol.max_message_size = mount.max_frame_bytes
-        chosen = accepted.subprotocol
-        protocol.available_subprotocols = None if chosen is None else [Subprotocol(chosen)]
+        # What is offered was read already; the library would refuse a token whose base64 is padded.
+        if "Sec-WebSocket-Protocol" in request.headers:
+            del request.headers["Sec-WebSocket-Protocol"]
         response = protocol.accept(request)
         if response.status_code != 101:
             self._answer(HttpRefusal(400, "bad_request", "not a valid WebSocket handshake"))
             return
+        if accepted.subprotocol is not None:
+            response.headers["Sec-WebSocket-Protocol"] = accepted.subprotocol
         protocol.send_response(response)
         driver = WebSocketDriver(transport, protocol, mount.idle_timeout, port.clock, port.drivers.discard)
         driver.peer = Peer(
