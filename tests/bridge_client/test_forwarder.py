@@ -12,7 +12,7 @@ import pytest
 
 from bridge_client.clock import Clock
 from bridge_client.cursor import CursorFile, SavedCursor
-from bridge_client.dial import WebSocketDialler, Wire
+from bridge_client.dial import Disconnected, WebSocketDialler, Wire
 from bridge_client.forwarder import EventRefused, Forwarder, Limits, Replaced
 from bridge_client.link import Link
 from bridge_client.refill import refill_from
@@ -575,7 +575,9 @@ class _CutWire:
     async def recv(self) -> bytes:
         data = await self._wire.recv()
         self._count()
-        return data if not self._plan.cut else await self._wire.recv()
+        if self._plan.cut:
+            raise Disconnected("cut by the test")
+        return data
 
     async def send(self, data: bytes) -> None:
         self._count()
