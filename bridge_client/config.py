@@ -20,6 +20,8 @@ from msgspec import Meta
 PREFIX = "SESSION_BRIDGE_"
 TABLE = "home"
 
+LOCAL_HUB_URL = "http://127.0.0.1:4000"
+
 Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -36,12 +38,28 @@ def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "session-bridge"
 
 
+def check_hub_url(url: str) -> str:
+    """Return `url` if a hub can have it. Raises ValueError otherwise."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+        usable = usable and "@" not in parts.netloc and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("hub_url: must be http:// or https:// and a host, such as https://hub.example")
+    return url
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """The settings of one home. Times are seconds, sizes bytes. Raises ValueError for a text that names nothing."""
 
-    hub_url: str = "http://127.0.0.1:4000"
-    """Where the hub is: scheme, host and port, and the path before `/socket` if a proxy adds one."""
+    hub_url: str | None = None
+    """Where the hub is: scheme, host, port, and the path before `/socket` if a proxy adds one.
+
+    None means the hub that the credential is for; without a credential, the one on this machine (LOCAL_HUB_URL).
+    """
 
     state_dir: Path = field(default_factory=default_state_dir)
     """Where the home keeps store, cursor and credential; a hub on this machine leaves its enrolment key there too."""
@@ -80,14 +98,8 @@ class Config:
     """Whether each log record is one JSON object a line."""
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.hub_url)
-            usable = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
-            parts.port  # noqa: B018 - raises when the port is no number
-        except ValueError:
-            usable = False
-        if not usable:
-            raise ValueError("hub_url: must be http:// or https:// and a host, such as https://hub.example")
+        if self.hub_url is not None:
+            check_hub_url(self.hub_url)
 
     @property
     def store_path(self) -> Path:

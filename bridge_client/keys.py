@@ -48,8 +48,8 @@ class EnrolmentFailed(Exception):
     """The hub gave no credential; the text says why and what to do."""
 
 
-class NoKeyFile(EnrolmentFailed):
-    """There is no key file: the hub is not running (yet), or does not enrol by file."""
+class HubNotReady(EnrolmentFailed):
+    """There is no key file, or a new one just now: the hub is not running yet, or never enrols by file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,8 @@ async def enrol(hub_url: str, name: str, state_dir: Path, session: aiohttp.Clien
     base = hub_url.rstrip("/")
     answer = await _post(session, base + LOCAL_CHALLENGE_PATH, LocalChallenge(nonce), _answer_decoder)
     if not same_proof(answer.proof, hub_proof(key, nonce, answer.nonce)):
+        if _read_key(path) != key:
+            raise HubNotReady(f"{path} was replaced meanwhile: the hub is restarting")
         raise EnrolmentFailed(f"what answers at {hub_url} did not write {path}; stop it, or restart the hub")
     request = LocalEnrol(answer.nonce, home_proof(key, nonce, answer.nonce, name), name)
     enrolled = await _post(session, base + LOCAL_ENROL_PATH, request, _enrolled_decoder)
@@ -170,7 +172,7 @@ def _read_key(path: Path) -> bytes:
     try:
         key = bytes.fromhex(read_private(path).decode("ascii"))
     except FileNotFoundError:
-        raise NoKeyFile(
+        raise HubNotReady(
             f"there is no {path}: either no hub of yours runs on that port, or it was started with auto_enrol off,"
             " a public URL or another state directory; ask it for a credential file: bridge-server servers add"
         ) from None
@@ -182,7 +184,7 @@ def _read_key(path: Path) -> bytes:
 
 
 async def _post(session: aiohttp.ClientSession, url: str, body: Any, decoder: msgspec.json.Decoder[_T]) -> _T:
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", "Connection": "close"}
     async with session.post(
         url, data=msgspec.json.encode(body), headers=headers, timeout=TIMEOUT, allow_redirects=False
     ) as response:

@@ -1,7 +1,6 @@
-"""How log records are written: to standard error, one line each as text or JSON, and never with a credential."""
+"""How log records are written: one line each, as text or JSON, and never with a credential in them."""
 
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -9,7 +8,9 @@ import msgspec
 
 from protocol.pairing import scrub
 
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}
+# Control characters, and those that end a line or turn the direction of writing.
+_UNSAFE = (*range(0x20), *range(0x7F, 0xA0), *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_CONTROL = {code: f"\\u{{{code:x}}}" for code in _UNSAFE}
 
 
 class TextFormatter(logging.Formatter):
@@ -33,12 +34,12 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
-def set_up(level: str, *, as_json: bool = False, stream: TextIO | None = None) -> None:
-    """Send every record of at least `level` to `stream` (default: standard error), in place of what was set up before.
+def set_up(level: str, stream: TextIO, *, as_json: bool = False) -> None:
+    """Send every record of at least `level` to `stream`, in place of whatever was set up before.
 
     The WebSocket and HTTP libraries write request heads at DEBUG; of them only INFO and above is written at any level.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)

@@ -29,7 +29,7 @@ def logs(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
 
 def said(logs: ModuleType, as_json: bool) -> io.StringIO:
     stream = io.StringIO()
-    logs.set_up("DEBUG", as_json=as_json, stream=stream)
+    logs.set_up("DEBUG", stream, as_json=as_json)
     return stream
 
 

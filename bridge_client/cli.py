@@ -1,0 +1,281 @@
+"""The command line of the home, and of a Python app. Prints; the work is in `app.py` and below it.
+
+Exit codes: 0 done (also when stopped by a signal), 1 it could not be done, 2 the command or a setting is wrong, 3 the
+hub will not have us (revoked or unknown credential, replaced by another): starting again can't help.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import uvloop
+
+from bridge_client import app, ingest, logs, render
+from bridge_client.app_client import Event, Item
+from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
+from bridge_client.cursor import DamagedCursor
+from bridge_client.dial import Stopped
+from bridge_client.keys import BadKeyFile, EnrolmentFailed
+from bridge_client.store import StoreError
+from protocol import event_id as ids
+from protocol.errors import BadEventId
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 it could not be done, 2 the command or a setting is wrong, 3 the hub will not have us."
+)
+
+_file = click.Path(path_type=Path, dir_okay=False)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people.")
+_hub_url = click.option("--hub-url", help="Where the hub is; default: the one the credential is for, or this machine.")
+_state_dir = click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the home keeps its files."
+)
+_store = click.option("--store", type=_file, help="The event store (SQLite).")
+_logs = [
+    click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), help="Default INFO."),
+    click.option("--log-json", is_flag=True, default=None, help="Log one JSON object a line."),
+]
+
+
+def _logging(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in _logs:
+        command = option(command)
+    return command
+
+
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="session-bridge")
+def cli() -> None:
+    """The home side of Session Bridge: keeps the events of agent sessions and forwards them to the hub.
+
+    \b
+    On the machine of the hub, nothing is to be configured:
+        bridge-client serve                      # enrols itself, then forwards
+        bridge-client ingest events.jsonl        # publishes a file's events
+        bridge-client status
+    Elsewhere, the hub's operator hands out a credential file:
+        bridge-client serve --credential-file home.json
+        bridge-client watch --credential-file phone.json
+
+    Every setting can also stand in the environment (SESSION_BRIDGE_STORE for --store) or under [home] in the TOML file
+    that SESSION_BRIDGE_CONFIG names.
+    """
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.option("--name", help="The name that apps see for this home; default: the host's.")
+@click.option(
+    "--credential-file", type=_file, help="The home's credential, as `bridge-server servers add --out` makes it."
+)
+@_hub_url
+@_store
+@_state_dir
+@_logging
+@_as_json
+def serve(as_json: bool, **options: Any) -> None:
+    """Forward the store's events to the hub until SIGINT or SIGTERM. Logs go to standard error.
+
+    Without a credential it gets one from a hub on this machine by itself, and waits until that hub is there.
+    """
+    config = Config.from_env(**options)
+    logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
+    _run(_serve(config, as_json))
+
+
+async def _serve(config: Config, as_json: bool) -> None:
+    async with app.open_store(config) as store:
+        credential = await app.obtain_credential(config)
+        async with app.forwarding(config, credential, store) as forwarder:
+            about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "store": str(config.store_path)}
+            _say(
+                f"bridge-client forwards {config.store_path} to {credential.hub_url} as {credential.server_id}"
+                f" (pid {os.getpid()}); Ctrl-C stops it",
+                about | {"pid": os.getpid()} if as_json else None,
+            )
+            await forwarder.run()
+
+
+@cli.command("ingest", epilog=EXIT_CODES)
+@click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True, path_type=Path, dir_okay=False))
+@click.option("--session", "session_id", help="The session_id that the events get.")
+@_store
+@_state_dir
+@_as_json
+def ingest_files(files: tuple[Path, ...], session_id: str | None, as_json: bool, **options: Any) -> None:
+    """Publish the events in FILES (- is standard input): JSON lines, one JSON document, or server-sent events.
+
+    What is broken is reported with its line number and skipped; the rest goes through.
+    """
+    config = Config.from_env(**options)
+    _run(_ingest(config, files, session_id, as_json))
+
+
+async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | None, as_json: bool) -> None:
+    async with app.open_store(config) as store:
+        for path in files:
+            standard = str(path) == "-"
+            handle = sys.stdin.fileno() if standard else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            stopped = None
+            try:
+                report = await ingest.ingest(store, ingest.read_chunks(handle), session_id=session_id)
+            except ingest.IngestStopped as error:
+                report, stopped = error.report, error
+            finally:
+                if not standard:
+                    os.close(handle)
+            for problem in report.problems:
+                click.echo(f"{path}:{problem.line}: {problem.reason}", err=True)
+            counts = {"file": str(path), "published": report.published, "skipped": report.broken}
+            _say(f"{path}: {report.published} published, {report.broken} skipped", counts if as_json else None)
+            if stopped is not None:
+                _fail(f"{path}: {stopped}")
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.option(
+    "--credential-file", type=_file, help="The app's credential; default: app-credential.json in the state directory."
+)
+@click.option("--since", help="Resume behind this event id; default: only what happens from now on.")
+@click.option("--epoch", help="The epoch that --since belongs to; default: the hub's current one.")
+@click.option("--session", "session_id", help="Only the events of this session.")
+@_hub_url
+@_state_dir
+@_logging
+@_as_json
+def watch(
+    as_json: bool,
+    credential_file: Path | None,
+    since: str | None,
+    epoch: str | None,
+    session_id: str | None,
+    **options: Any,
+) -> None:
+    """Print each event of a home as one line, live, until SIGINT or SIGTERM; with --json, as the home wrote it.
+
+    Drops are bridged: what happened meanwhile follows in its place. What can't follow is said on standard error.
+    """
+    config = Config.from_env(**{"log_level": "WARNING"} | {k: v for k, v in options.items() if v is not None})
+    logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
+    try:
+        cursor = None if since is None else (epoch, ids.parse(since))
+    except BadEventId as error:
+        raise click.UsageError(f"--since: {error}") from None
+    path = credential_file or config.state_dir / "app-credential.json"
+    _run(_watch(config, path, cursor, session_id, as_json))
+
+
+async def _watch(
+    config: Config, path: Path, cursor: tuple[str | None, int] | None, session_id: str | None, as_json: bool
+) -> None:
+    credential = app.kept_credential(config, path)
+    if credential is None:
+        _fail(f"there is no {path}; on the hub: bridge-server devices add SERVER_ID NAME --out {path}")
+    async with app.app_client(credential, cursor=cursor, session_id=session_id) as client:
+        async for item in client:
+            _show(item, as_json)
+
+
+def _show(item: Item, as_json: bool) -> None:
+    if as_json and isinstance(item, Event):
+        # A line break can only be white space between two tokens: inside a JSON string it is an escape.
+        sys.stdout.buffer.write(item.data.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        click.echo(render.render(item, time.time()), err=as_json)
+
+
+@cli.command(epilog=EXIT_CODES)
+@_store
+@_state_dir
+@_hub_url
+@click.option("--credential-file", type=_file, help="The home's credential.")
+@_as_json
+def status(as_json: bool, **options: Any) -> None:
+    """Say how things stand: the store, how far the hub has acknowledged, the credential, whether the hub answers."""
+    _run(_status(Config.from_env(**options), as_json))
+
+
+async def _status(config: Config, as_json: bool) -> None:
+    facts: dict[str, Any] = {"store": str(config.store_path), "epoch": None, "head_id": None}
+    if config.store_path.exists():
+        async with app.open_store(config) as store:
+            facts |= {"epoch": store.epoch, "head_id": await store.head()}
+    cursor = app.saved_cursor(config)
+    same = cursor is not None and cursor.epoch == facts["epoch"]
+    facts["acked_id"] = cursor.event_id if cursor is not None and same else None
+    facts["waiting"] = (facts["head_id"] or 0) - (facts["acked_id"] or 0)
+    credential = app.kept_credential(config, config.credential_path)
+    facts["server_id"] = credential.server_id if credential is not None else None
+    facts["hub_url"] = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
+    facts["hub"] = await app.hub_state(facts["hub_url"])
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    none = {"epoch": "no store yet", "acked_id": "nothing yet", "server_id": "not enrolled", "head_id": "no event yet"}
+    click.echo("\n".join(f"{name:<11}{none.get(name) if value is None else value}" for name, value in facts.items()))
+
+
+def _say(text: str, facts: dict[str, Any] | None) -> None:
+    click.echo(text if facts is None else json.dumps(facts))
+    sys.stdout.flush()
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run until done, or until SIGINT or SIGTERM: then `work` is cancelled, cleans up, and that is success."""
+    uvloop.run(_until_stopped(work))
+
+
+async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _fail(message: str) -> NoReturn:
+    raise click.ClickException(message)
+
+
+def main() -> None:
+    """The console script. Every failure is one sentence on standard error; a traceback goes to the DEBUG log only."""
+    try:
+        cli.main(standalone_mode=False, prog_name="bridge-client")
+        code = 0
+    except BadConfig as error:
+        code = _complain(str(error), 2)
+    except click.exceptions.Abort:
+        code = _complain("interrupted", 1)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except Stopped as error:
+        code = _complain(str(error), 3)
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter's own flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except (BadKeyFile, EnrolmentFailed, StoreError, DamagedCursor, OSError) as error:
+        code = _complain(str(error), 1)
+    except Exception as error:
+        logging.getLogger("bridge_client.cli").debug("internal error", exc_info=True)
+        code = _complain(f"internal error ({type(error).__name__}: {error}); --log-level DEBUG shows more", 1)
+    sys.exit(code)
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"Error: {message}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()
