@@ -162,7 +162,7 @@ class V2:
 
     @staticmethod
     def decode(data: bytes, *, binary: bool) -> Frame:
-        """Read one message: text as JSON, binary as a push (kind 0), whose refs are never null. Raises ProtocolError."""
+        """Read one message: text as JSON, binary as a push (kind 0), whose refs are text. Raises ProtocolError."""
         if not binary:
             message = open_json(_V2_DECODER, data)
             return Frame(message.join_ref, message.ref, message.topic, message.event, message.payload)
