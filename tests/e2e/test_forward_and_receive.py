@@ -19,8 +19,8 @@ from bridge_client.store import EventStore
 from bridge_client.store.memory import MemoryStore
 from bridge_client.store.sqlite import SqliteStore
 from bridge_server.app import Hub
+from tests.bridge_client.forwarding import Cut
 from tests.bridge_client.scripted_hub import NoWait
-from tests.bridge_client.test_forwarder import Cut
 from tests.support.cable import Cable
 from tests.support.running_hub import running_hub
 
