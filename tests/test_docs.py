@@ -1,0 +1,272 @@
+"""The documentation, held to the code: its conversations are played, and what can be chosen or said is all explained."""
+
+import ast
+import dataclasses
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+
+import bridge_client.cli
+import bridge_client.config
+import bridge_server.cli
+import bridge_server.config
+from bridge_server.app import Hub
+from protocol.errors import CLOSE_CODES, REFUSALS
+from tests.docs_scenes import EPOCH, Scene, answer, matches, scenes, stage, steps
+from tests.support.programs import missing, require
+from tests.support.scripted_home import scripted_home
+from tests.support.source_tree import Tree
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+WIRE = DOCS / "wire.md"
+OPERATIONS = DOCS / "operations.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+Row = dict[str, str]
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def section(page: Path, heading: str) -> str:
+    """The text under a heading, up to the next of the same or a higher level."""
+    text = page.read_text("utf-8")
+    start = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert start, f"{page.name} has no heading {heading!r}"
+    end = re.search(rf"^#{{1,{len(start[1])}}} ", text[start.end() :], re.MULTILINE)
+    return text[start.end() : start.end() + end.start()] if end else text[start.end() :]
+
+
+def table(text: str) -> list[Row]:
+    """The rows of the first table in a text, by column; a cell that is one word of code is read without its backticks."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert cells, "there is no table here"
+    return [{key: re.sub(r"^`([^`]+)`$", r"\1", cell) for key, cell in zip(cells[0], row)} for row in cells[2:]]  # noqa: B905
+
+
+def column(text: str, key: str) -> set[str]:
+    return {row[key] for row in table(text)}
+
+
+# What happens on the wire.
+
+
+@pytest.mark.parametrize("scene", scenes(WIRE), ids=lambda scene: scene.place)
+async def test_the_hub_talks_as_wire_md_shows(scene: Scene, tmp_path: Path) -> None:
+    async with stage(tmp_path, scene.settings) as playing:
+        await playing.play(scene.text)
+
+
+@pytest.mark.parametrize("scene", scenes(WIRE, "upgrade"), ids=lambda scene: scene.place)
+async def test_the_hub_answers_an_upgrade_as_wire_md_shows(scene: Scene, hub: Hub) -> None:
+    server, _ = hub.credentials.add_server("home")
+    _, token = hub.credentials.add_device(server.server_id, "phone")
+    *request, shown = scene.text.strip().splitlines()
+    status, body = await answer(hub, "\n".join(line.removeprefix("> ") for line in request), token)
+    expected, _, content = shown.removeprefix("< ").partition(" ")
+    assert (str(status), body) == (expected, ast.literal_eval(content) if content else None)
+
+
+@pytest.mark.parametrize("message", ["phx_join", "phx_leave", "phx_reply", "phx_close", "phx_error", "heartbeat",
+    "session_event", "session_events", "replay_complete", "server_status", "replaced"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["frames"])
+def test_every_message_has_an_example_that_is_played(message: str, kind: str) -> None:
+    assert any(f'"{message}"' in scene.text for scene in scenes(WIRE, kind))
+
+
+def test_every_gap_reason_has_an_example_and_advice() -> None:
+    played = {reason for scene in scenes(WIRE) for reason in re.findall(r'"gap":\{"reason":"(\w+)"', scene.text)}
+    assert played == column(section(WIRE, "The verdict").split("`gap.reason`")[1].join(["| `gap.reason`", ""]), "`gap.reason`")
+
+
+async def test_a_scene_that_shows_something_else_fails(tmp_path: Path) -> None:
+    """The player can fail: on a wrong value, on a frame that is not shown, and on a line of no kind."""
+    heartbeat = '> [null,"1","phoenix","heartbeat",{}]\n'
+    reply = '< [null,"%s","phoenix","phx_reply",{"status":"ok","response":{}}]\n'
+    async with stage(tmp_path, {}) as playing:
+        await playing.play("= the app connects\n" + heartbeat + reply % "1")
+        with pytest.raises(AssertionError, match="this came instead"):
+            await playing.play(heartbeat + reply % "2")
+        with pytest.raises(AssertionError, match="does not show this frame"):
+            await playing.play(heartbeat)
+        with pytest.raises(AssertionError, match="nothing happens like this"):
+            await playing.play("= the moon rises")
+    with pytest.raises(ValueError, match="none of its kinds"):
+        steps("what is this")
+
+
+def test_placeholders_bind() -> None:
+    bound: dict[str, str] = {}
+    assert matches(["<hub epoch>", "<time>"], ["abc", "2026-01-02T03:04:05.678Z"], bound)
+    assert matches("<hub epoch>", "abc", bound)
+    assert not matches("<hub epoch>", "abd", bound)
+    assert not matches("<time>", "yesterday", bound)
+    assert not matches(1, True, bound)
+    assert not matches({"a": 1}, {"a": 1, "b": 2}, bound)
+
+
+# What can be said: close codes and refusals.
+
+
+def test_the_close_codes_are_those_of_the_code() -> None:
+    shown = {(row["code"], row["name"], row["come back"]) for row in table(section(WIRE, "Close codes"))}
+    assert shown == {(str(row.code), row.name, "yes" if row.come_back else "no") for row in CLOSE_CODES.values()}
+
+
+@pytest.mark.parametrize(("heading", "places"), [("Before the upgrade", {"upgrade"}), ("On a topic", {"join", "push", "topic"})])
+def test_the_refusals_are_those_of_the_code(heading: str, places: set[str]) -> None:
+    rows = table(section(WIRE, heading))
+    told = [row for row in REFUSALS.values() if row.where in places]
+    assert {(row["reason"], row["come back"]) for row in rows} == {
+        (row.reason, "yes" if row.come_back else "no") for row in told
+    }
+    if "status" in rows[0]:
+        assert {row["reason"]: row["status"] for row in rows} == {row.reason: str(row.status) for row in told}
+
+
+# What can be chosen: settings, environment, commands, metrics.
+
+
+def shown_default(value: Any) -> str:
+    if value is None or value == () or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value >= 1 << 20:
+        return f"{value >> 20} MiB"
+    return f"{value:g}" if isinstance(value, float) and value < 1e6 else str(value)
+
+
+@pytest.mark.parametrize(
+    ("module", "heading"),
+    [(bridge_server.config, "Settings of the hub"), (bridge_client.config, "Settings of a home")],
+    ids=["hub", "home"],
+)
+def test_every_setting_is_documented_with_its_default(module: ModuleType, heading: str) -> None:
+    rows = {row["setting"]: row for row in table(section(OPERATIONS, heading))}
+    fields = {field.name: field for field in dataclasses.fields(module.Config)}
+    assert list(rows) == list(fields)
+    for name, field in fields.items():
+        assert rows[name]["variable"] == module.PREFIX + name.upper()
+        if field.default is not dataclasses.MISSING:
+            assert rows[name]["default"] == shown_default(field.default), name
+
+
+@pytest.mark.parametrize("module", [bridge_server.config, bridge_client.config], ids=["hub", "home"])
+def test_every_other_environment_variable_is_documented(module: ModuleType) -> None:
+    read = re.findall(r'environ\.get\((PREFIX \+ )?"(\w+)"', inspect.getsource(module))
+    names = {(module.PREFIX if prefixed else "") + name for prefixed, name in read}
+    assert names
+    assert {name for name in names if f"`{name}`" not in OPERATIONS.read_text("utf-8")} == set()
+
+
+def commands(command: click.Command, path: str) -> Iterator[tuple[str, set[str]]]:
+    """Every command line with its arguments, and its flags."""
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from commands(child, f"{path} {name}")
+    else:
+        arguments = [param.human_readable_name for param in command.params if isinstance(param, click.Argument)]
+        flags = {flag for param in command.params if isinstance(param, click.Option) for flag in param.opts}
+        yield " ".join([path, *arguments]), flags
+
+
+def test_every_command_and_flag_is_documented() -> None:
+    shown = {row["command"]: set(re.findall(r"--[\w-]+", row["options"])) for row in table(section(OPERATIONS, "Commands"))}
+    real = dict(commands(bridge_server.cli.cli, "bridge-server")) | dict(commands(bridge_client.cli.cli, "bridge-client"))
+    assert shown == real
+
+
+def test_every_metric_is_documented_with_its_kind(hub: Hub) -> None:
+    exposed = re.findall(r"^# TYPE (\w+) (\w+)$", hub.metrics.text().decode(), re.MULTILINE)
+    assert len(exposed) > 5
+    rows = table(section(OPERATIONS, "Metrics"))
+    assert {(row["metric"].partition("{")[0], row["kind"]) for row in rows} == set(exposed)
+
+
+# The pages among themselves.
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_no_relative_link_is_dead(page: Path) -> None:
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        found = page.parent / path if path else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            dead.append(target)
+    assert dead == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen, todo = set(), [README]
+    while todo:
+        page = todo.pop().resolve()
+        if page not in seen and page.suffix == ".md" and page.exists():
+            seen.add(page)
+            todo += [page.parent / link.partition("#")[0] for link in re.findall(r"\]\(([^)\s:]+)\)", page.read_text("utf-8"))]
+    assert {page_id(page) for page in PAGES if page not in seen} == set()
+
+
+def test_the_map_names_every_module_and_no_other() -> None:
+    tree = Tree(ROOT)
+    real = {
+        module.path
+        for module in tree.modules.values()
+        if not (module.path.endswith("__init__.py") and not (ROOT / module.path).read_text().count("\n") > 5)
+    }
+    shown = {row["file"] for row in map_rows()}
+    assert shown == real
+
+
+def map_rows() -> list[Row]:
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    return [row for part in re.split(r"^## ", text, flags=re.MULTILINE) if "| file |" in part for row in table(part)]
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "decisions").glob("*.md")), ids=lambda page: page.stem)
+def test_a_decision_says_what_it_costs_and_what_would_prove_it_wrong(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Choice", "Price", "How we would know we were wrong"]
+    assert len(text.splitlines()) <= 80, "a decision is one page"
+
+
+# The README.
+
+
+def test_the_readme_runs_what_the_makefile_has() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"\bmake ([a-z-]+)", "\n".join(re.findall(r"^\s*\$ (.*)$|`(make [^`]*)`", README.read_text(), re.MULTILINE)[0]))
+    assert {"run", "test"} <= set(named) <= targets
+
+
+def snippet(language: str, url: str, server_id: str, token: str) -> str:
+    """The README's example for a language, with its three made-up values replaced."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, f"the README has no {language} example"
+    code = found[1]
+    for shown, real in (("https://hub.example", url), ("SERVER_ID", server_id), ("CREDENTIAL", token)):
+        assert shown in code, f"the {language} example does not name {shown}"
+        code = code.replace(shown, real)
+    return code
