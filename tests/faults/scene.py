@@ -1,0 +1,65 @@
+"""One home with its apps, on real processes: a folder, a hub's port, credentials, and the store that is the truth."""
+
+import asyncio
+from pathlib import Path
+
+from bridge_client import keys
+from bridge_client.store import Stored
+from bridge_client.store.sqlite import SqliteStore
+from bridge_server.auth import Credentials
+from tests.support.processes import HomeProgram, HubProgram, IngestProgram, free_port
+
+
+class Scene:
+    """The names of things; nothing runs yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hub_folder = folder / "hub"
+        self.home_folder = folder / "home"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.credentials = Credentials(self.hub_folder / "hub.db")
+        server, self.home_token = self.credentials.add_server("Home")
+        self.server_id = server.server_id
+        self.set_hub_url(self.url)
+
+    def set_hub_url(self, url: str) -> None:
+        """Where the home finds the hub: the hub itself, or a wire in front of it."""
+        credential = keys.Credential(url, self.server_id, self.home_token)
+        keys.save(self.home_folder / "home-credential.json", credential)
+
+    def device(self) -> str:
+        """The credential of one more app."""
+        return self.credentials.add_device(self.server_id, "App")[1]
+
+    def hub(self, **settings: object) -> HubProgram:
+        return HubProgram(self.hub_folder, self.port, **settings)  # type: ignore[arg-type]
+
+    def home(self, name: str = "home", **settings: object) -> HomeProgram:
+        return HomeProgram(self.home_folder, name, **settings)  # type: ignore[arg-type]
+
+    def ingest(self, name: str = "ingest") -> IngestProgram:
+        return IngestProgram(self.home_folder, name)
+
+    async def store(self) -> SqliteStore:
+        """The home's store, opened by this process too."""
+        return await SqliteStore.open(self.home_folder / "home.db")
+
+
+async def all_events(store: SqliteStore) -> list[Stored]:
+    """Everything the store holds, in order."""
+    events: list[Stored] = []
+    while page := await store.list(since_id=events[-1].event_id if events else 0, limit=5_000):
+        events += page
+    return events
+
+
+async def publish_steadily(store: SqliteStore, count: int, per_second: float = 50.0) -> None:
+    """Publish `count` events at an even pace."""
+    start = asyncio.get_running_loop().time()
+    for number in range(count):
+        await store.publish({"type": "note", "session_id": "s-1", "number": number, "text": f"żółw \u2028 {number}"})
+        pause = start + (number + 1) / per_second - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause)
