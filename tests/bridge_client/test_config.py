@@ -1,0 +1,86 @@
+"""The home's settings: three spellings of one name, and an error that uses its owner's."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from bridge_client.config import BadConfig, Config, default_state_dir
+
+
+def test_the_defaults_keep_everything_in_the_state_directory(tmp_path: Path) -> None:
+    config = Config.from_env({"XDG_STATE_HOME": str(tmp_path)})
+    state = tmp_path / "session-bridge"
+    assert config.hub_url is None
+    assert (config.store_path, config.credential_path) == (state / "home.db", state / "home-credential.json")
+    assert config.name
+    assert config.instance_name
+
+
+def test_the_cursor_lies_beside_the_store_it_speaks_of(tmp_path: Path) -> None:
+    one, other = (Config(store=tmp_path / name).cursor_path for name in ("a.db", "b.db"))
+    assert one.parent == other.parent == tmp_path
+    assert one != other
+
+
+def test_every_setting_can_stand_in_the_environment() -> None:
+    texts = {
+        "hub_url": "https://hub.example/bridge",
+        "state_dir": "~/state",
+        "store": "/store.db",
+        "credential_file": "/credential.json",
+        "name": "Attic",
+        "instance": "one",
+        "log_level": "DEBUG",
+        "log_json": "true",
+    }
+    environ = {f"SESSION_BRIDGE_{row.name.upper()}": texts.get(row.name, "7") for row in fields(Config)}
+    config = Config.from_env(environ)
+    assert config.hub_url == texts["hub_url"]
+    assert config.state_dir == Path.home() / "state"
+    assert (config.store_path, config.credential_path) == (Path("/store.db"), Path("/credential.json"))
+    assert (config.name, config.instance_name, config.log_json) == ("Attic", "one", True)
+    assert {getattr(config, row.name) for row in fields(Config) if row.name not in texts} == {7}
+
+
+def test_options_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text('[home]\nname = "file"\ninstance = "file"\nheartbeat = 3\n[hub]\nport = 1\n')
+    environ = {"SESSION_BRIDGE_CONFIG": str(file), "SESSION_BRIDGE_INSTANCE": "environment"}
+    config = Config.from_env(environ, heartbeat=9.0, store=None)
+    assert (config.name, config.instance, config.heartbeat, config.store) == ("file", "environment", 9.0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hub_url", "hub.example"),
+        ("hub_url", "ftp://hub.example"),
+        ("hub_url", "https://"),
+        ("hub_url", "https://h:x"),
+        ("hub_url", "https://user:pw@hub.example"),
+        ("hub_url", "https://hub.example/?token=x"),
+        ("window_events", "0"),
+        ("heartbeat", "soon"),
+        ("log_level", "LOUD"),
+        ("log_json", "perhaps"),
+    ],
+)
+def test_a_bad_value_is_named_as_it_was_written(name: str, value: str) -> None:
+    with pytest.raises(BadConfig, match=f"SESSION_BRIDGE_{name.upper()}"):
+        Config.from_env({f"SESSION_BRIDGE_{name.upper()}": value})
+
+
+@pytest.mark.parametrize("text", ["[home]\nnaem = 1\n", "home = 1\n", "[home\n"])
+def test_a_bad_file_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(text)
+    with pytest.raises(BadConfig, match=r"bridge\.toml"):
+        Config.from_env({"SESSION_BRIDGE_CONFIG": str(file)})
+
+
+def test_hub_and_home_share_one_state_directory() -> None:
+    from bridge_server.config import default_state_dir as hubs
+
+    for environ in ({"XDG_STATE_HOME": "/x"}, {}, {"XDG_STATE_HOME": "relative"}):
+        assert default_state_dir(environ) == hubs(environ)

@@ -1,0 +1,184 @@
+"""The hub's command line: what it prints, what it returns, and that an error is one sentence."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge_server import cli, logs
+from bridge_server.auth import Credentials, Device, Server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Shell:
+    """Runs commands of `bridge-server` in this process, on a state directory of its own."""
+
+    def __init__(self, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.state = state
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["bridge-server", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = self._capsys.readouterr()
+        assert "Traceback" not in out + err
+        return int(ended.value.code or 0), out, err
+
+    def json(self, *words: str) -> Any:
+        code, out, err = self(*words, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    def credentials(self) -> Credentials:
+        return Credentials(self.state / "hub.db")
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    # `serve` sets up logging for its process, which here is the test runner's.
+    monkeypatch.setattr(logs, "set_up", lambda *_args, **_options: None)
+    for name in [name for name in os.environ if name.startswith("SESSION_BRIDGE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SESSION_BRIDGE_STATE_DIR", str(tmp_path / "state"))
+    return Shell(tmp_path / "state", monkeypatch, capsys)
+
+
+def test_credentials_are_made_listed_and_revoked(shell: Shell) -> None:
+    home = shell.json("servers", "add", "Attic")
+    phone = shell.json("devices", "add", home["server_id"], "Phone", "--scopes", "view, control")
+    assert home["hub_url"] == phone["hub_url"] == "http://127.0.0.1:4000"
+    database = shell.credentials()
+    identity = database.authenticate(home["credential"])
+    assert isinstance(identity, Server)
+    assert identity.server_id == home["server_id"]
+    device = database.authenticate(phone["credential"])
+    assert isinstance(device, Device)
+    assert (device.device_id, device.scopes) == (phone["device_id"], {"view", "control"})
+
+    listed = shell.json("servers", "list")
+    assert [(row["server_id"], row["name"], row["revoked"]) for row in listed] == [(home["server_id"], "Attic", None)]
+    assert [row["device_id"] for row in shell.json("devices", "list", "--server", home["server_id"])] == [
+        phone["device_id"]
+    ]
+    assert shell.json("devices", "revoke", phone["device_id"]) == {"revoked": 1}
+    assert not database.is_live(device)
+    assert shell.json("servers", "revoke", home["server_id"]) == {"revoked": 1}
+    assert shell.json("devices", "list")[0]["revoked"]
+    database.close()
+
+
+def test_a_list_never_shows_a_credential(shell: Shell) -> None:
+    home = shell.json("servers", "add", "Attic")
+    phone = shell.json("devices", "add", home["server_id"], "Phone")
+    for words in (("servers", "list"), ("devices", "list"), ("servers", "list", "--json")):
+        code, out, err = shell(*words)
+        assert code == 0
+        assert home["server_id"] in out
+        for secret in (home["credential"], phone["credential"]):
+            assert secret not in out + err
+
+
+def test_out_writes_a_new_private_file_and_prints_no_credential(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "home.json"
+    code, out, _ = shell("servers", "add", "Attic", "--out", str(path), "--hub-url", "https://hub.example")
+    assert code == 0
+    kept = json.loads(path.read_text())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert kept["hub_url"] == "https://hub.example"
+    assert kept["credential"] not in out
+    code, _, err = shell("servers", "add", "Attic", "--out", str(path))
+    assert code == 1
+    assert str(path) in err
+    assert json.loads(path.read_text()) == kept
+
+
+def test_operators_have_their_own_credentials(shell: Shell) -> None:
+    made = shell.json("operators", "add", "ops")
+    home = shell.json("servers", "add", "Attic")
+    assert made["credential"].startswith("sbo_")
+    assert [row["name"] for row in shell.json("operators", "list")] == ["ops"]
+    assert shell("operators", "revoke", str(home["credential_id"]))[0] == 1
+    assert shell.json("operators", "revoke", str(made["credential_id"])) == {"revoked": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("devices", "add", "a" * 26, "Phone"), 1, "bridge-server servers list"),
+        (("devices", "add", "nonsense", "Phone"), 2, "not a server id"),
+        (("servers", "add", " "), 2, "visible character"),
+        (("servers", "revoke", "a" * 26), 1, "bridge-server servers list"),
+        (("devices", "revoke", "x"), 1, "bridge-server devices list"),
+        (("operators", "revoke", "x"), 2, "integer"),
+        (("servers", "list", "--database", "/dev/null/x"), 1, "/dev/null"),
+        (("serve", "--port", "70000"), 2, "--port"),
+        (("serve", "--log-level", "LOUD"), 2, "LOUD"),
+        (("nonsense",), 2, "nonsense"),
+        (("serve", "--host", "203.0.113.7", "--port", "0"), 1, "--host"),
+    ],
+)
+def test_an_error_says_what_to_do(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+    ended, out, err = shell(*words)
+    assert (ended, out) == (code, "")
+    assert said in err
+
+
+def test_a_bad_variable_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSION_BRIDGE_PORT", "http")
+    code, _, err = shell("servers", "list")
+    assert code == 2
+    assert "SESSION_BRIDGE_PORT = 'http'" in err
+
+
+def test_a_taken_port_is_one_sentence(shell: Shell) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, out, err = shell("serve", "--port", str(port))
+    assert (code, out) == (1, "")
+    assert f"port {port} on 127.0.0.1 is taken" in err
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--help",), ("serve", "-h"), ("servers", "--help"), ("servers", "add", "--help"), ("devices", "-h")]
+)
+def test_help_teaches_and_names_the_exit_codes(shell: Shell, words: tuple[str, ...]) -> None:
+    code, out, err = shell(*words)
+    assert code == (0 if words else 2)
+    assert "Exit codes" in out + err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_serve_says_where_it_listens_and_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bridge_server.cli", "serve", "--port", "0", "--state-dir", str(tmp_path / "s")),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        first = (await process.stdout.readline()).decode()
+        assert first.startswith("bridge-server listens on http://127.0.0.1:")
+        url = first.split()[3]
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/ready") as response:
+            assert response.status == 200
+        assert list((tmp_path / "s").glob("local-*.key"))
+    finally:
+        process.send_signal(number)
+        _, errors = await process.communicate()
+    assert process.returncode == 0, errors
+    assert b"Traceback" not in errors
+    assert not list((tmp_path / "s").glob("local-*.key"))
