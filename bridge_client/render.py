@@ -20,6 +20,7 @@ _SAID = (
     "text",
     "delta",
     "content",
+    "part",
     "message",
     "body",
     "title",
@@ -30,7 +31,20 @@ _SAID = (
     "tool_name",
     "name",
 )
-_INSIDE = ("display", "data", "payload", "message", "delta", "content", "notification", "error")
+_INSIDE = (
+    "display",
+    "data",
+    "payload",
+    "message",
+    "messages",
+    "result",
+    "tool_calls",
+    "function",
+    "delta",
+    "content",
+    "notification",
+    "error",
+)
 _DEEPEST = 4
 
 # C0, DEL and C1; the marks, embeddings, overrides and isolates of the bidirectional algorithm; line and paragraph
@@ -62,7 +76,7 @@ def render(item: Item, at: float, width: int = WIDTH) -> str:
         case ServerStatus(online, since, _):
             line = f"-- home {'online' if online else 'offline'}{f' since {since}' if since else ''}"
         case CaughtUp(to_id):
-            line = f"-- caught up to {_or(to_id)}"
+            line = "-- live from here on" if to_id is None else f"-- caught up to {to_id}, live from here on"
     line = harmless(f"{time.strftime('%H:%M:%S', time.localtime(at))} {line}").rstrip()
     return line if len(line) <= width else line[: width - 1] + "…"
 

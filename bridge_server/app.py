@@ -268,6 +268,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def _close_connection(request: web.BaseRequest, response: web.StreamResponse) -> None:
     # Only the first head of a connection is seen by the port; see transports/port.py.
     response.force_close()
+    response.headers["Connection"] = "close"  # aiohttp has decided on this header before it asks us
 
 
 async def _not_an_upgrade(request: web.Request) -> web.Response:
