@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidHandshake, WebSocketException
 from bridge_client.app_client import AppClient, Event, Gap
 from tests.support.invariant import Record
 
-MUTE_SECONDS = 1.0
+MUTE_SECONDS = 0.5
 """A phoenix-like app that hears nothing for this long sends a heartbeat; after as long again it drops the socket."""
 
 

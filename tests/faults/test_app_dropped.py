@@ -1,0 +1,72 @@
+"""Apps are dropped at random moments, during replay and live: by a reset, by silence, by a goodbye."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from bridge_client.store.memory import MemoryStore
+from bridge_server.app import Hub
+from tests.faults.apps import phoenix_app, python_app
+from tests.faults.near import forwarding
+from tests.faults.scene import all_events, publish_steadily
+from tests.faults.wire import Wire
+from tests.support.invariant import Record, nothing_lost
+from tests.support.processes import until
+
+PAST = 4_000
+DROPS = 6
+GOODBYES = (1000, 1001, 1006, 1011, 1012, 1013, 4000)
+
+
+def drop(wire: Wire, chance: random.Random) -> None:
+    match chance.randrange(3):
+        case 0:
+            wire.reset()
+        case 1:
+            wire.freeze()
+        case 2:
+            wire.say_goodbye(chance.choice(GOODBYES))
+
+
+async def drop_often(wire: Wire, record: Record, chance: random.Random, drops: int) -> None:
+    """Let the app receive a little, then drop it, again and again: most drops fall into a replay."""
+    for _ in range(drops):
+        seen = len(record.entries)
+        await until(lambda seen=seen: len(record.entries) > seen, f"{record.name} receives")
+        await asyncio.sleep(chance.choice([0, 0.002, 0.01, 0.05]))  # the moment is to be random
+        drop(wire, chance)
+
+
+@pytest.mark.parametrize("kind", ["python", "phoenix", "phoenix 1.0.0"])
+async def test_an_app_dropped_at_random_moments_has_every_event(
+    hub: Hub, tmp_path: Path, kind: str, effort: int
+) -> None:
+    chance = random.Random(kind)
+    server, token = hub.credentials.add_server("Home")
+    store = MemoryStore()
+    await asyncio.gather(*(store.publish({"type": "note", "n": n, "text": "x" * (n % 900)}) for n in range(PAST)))
+    records = [Record(f"{kind} {number}", since) for number, since in enumerate([0, PAST // 2, None])]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(forwarding(store, hub.url, token, server.server_id, tmp_path / "cursor"))
+        await until(lambda: hub.homes.get(server.server_id).head == PAST, "the hub holds the past")
+        dropping = []
+        for record in records:
+            _, device = hub.credentials.add_device(server.server_id, "App")
+            wire = await stack.enter_async_context(Wire(hub.port))
+            if kind == "python":
+                app = python_app(wire.url, device, server.server_id, record, heartbeat=0.3)
+            else:
+                app = phoenix_app(wire.url, device, server.server_id, record, vsn=kind[8:] or "2.0.0")
+            await stack.enter_async_context(app)
+            dropping.append(drop_often(wire, record, chance, DROPS * effort))
+        live = asyncio.create_task(publish_steadily(store, 100_000, 200))
+        await asyncio.gather(*dropping)
+        live.cancel()
+        await asyncio.gather(live, return_exceptions=True)
+        last = await store.head()
+        await until(lambda: all(record.last_id == last for record in records), "every app has the last event")
+    nothing_lost(await all_events(store), *records)
+    assert not any(record.gaps for record in records), "the hub held everything all the time"
