@@ -8,6 +8,8 @@ A `Home` outlives its connections. Its rules, with the messages they come from:
 - *floor*: the lowest cursor that can be served: what came before the oldest event held.
 - *stated*: the epoch and head the home gave on the link it has now. The home has *refilled* once the hub holds that
   head.
+- *shown*: whether apps are told that the home is there. It lags behind a drop by the grace period, so that a home which
+  reconnects at once was never away.
 """
 
 import asyncio
@@ -39,8 +41,11 @@ class Watcher(Protocol):
     def home_joined(self, epoch_changed: bool) -> None:
         """The home came (back), perhaps with another store."""
 
-    def home_refilled(self) -> None:
-        """The hub holds everything up to the head the home stated."""
+    def home_advanced(self) -> None:
+        """The hub holds one more event. Called for those in `Home.waiting` only, before the next event is taken."""
+
+    def history_cut(self) -> None:
+        """The first event held of this epoch is not the first there was: what came before it will never come."""
 
     def home_left(self) -> None:
         """The home's connection ended."""
@@ -94,10 +99,11 @@ class Home:
         self.stated_epoch: str | None = None
         self.stated_head: int | None = None
         self.absent_since: float | None = now
-        self.online_since: float | None = None
+        self.shown_online = False
+        self.shown_since = now
         self.watchers: dict[Watcher, None] = {}
+        self.waiting: dict[Watcher, None] = {}  # those of them that wait for a verdict or a place
         self.alarm: asyncio.TimerHandle | None = None
-        self._announced = False
         self.last_event_at: float | None = None
         self._history = history
         self._takeovers: deque[float] = deque()
@@ -138,7 +144,7 @@ class Home:
             self._admit(self._epoch_changes, EPOCHS_AN_HOUR, 3600, now, "rate_limited")
         previous, self.holder = self.holder, holder
         self.link += 1
-        self.instance, self.absent_since, self.online_since = instance, None, now
+        self.instance, self.absent_since = instance, None
         self.name = name or self.name
         self.stated_epoch, self.stated_head = epoch, head
         if changed or self.epoch is None:
@@ -159,13 +165,21 @@ class Home:
         """A connection of the home ended; True if it was the one that spoke for it."""
         if self.holder is not holder:
             return False
-        self.holder, self.absent_since, self.online_since = None, now, None
+        self.holder, self.absent_since = None, now
         return True
 
-    def announce(self) -> None:
-        """Tell the apps whether the home is there, if that is not what they were told last."""
-        if self._announced != self.online:
-            self._announced = self.online
+    def show_online(self, now: float) -> None:
+        """The home is there: tell its apps, unless that is what they were told last."""
+        self._show(True, now)
+
+    def show_absence(self, link: int) -> None:
+        """The grace period after the end of `link` is over: tell the apps, unless the home came back meanwhile."""
+        if self.link == link and self.absent_since is not None:
+            self._show(False, self.absent_since)
+
+    def _show(self, online: bool, since: float) -> None:
+        if self.shown_online != online:
+            self.shown_online, self.shown_since = online, since
             for watcher in tuple(self.watchers):
                 watcher.status_changed()
 
@@ -202,6 +216,11 @@ class Home:
         self.log.append(kept)
         self.last_event_at = now
         return kept, number
+
+    def advanced(self) -> None:
+        """An event was appended and published: let the apps that waited for it go on."""
+        for watcher in tuple(self.waiting):
+            watcher.home_advanced()
 
     # Apps.
 

@@ -9,6 +9,7 @@ they raise ends in the log, and for the peer in `join crashed` or `phx_error {"r
 traceback.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +29,12 @@ class Refuse(NamedTuple):
     """The topic is not joined; `response` says why: `{"reason": …}`."""
 
     response: Any
+
+
+def bad_join(error: Exception) -> Refuse:
+    """The refusal of a join payload that could not be decoded: `field` is the one at fault, or `payload`."""
+    field = re.search(r"at `\$\.(\w+)", str(error))
+    return Refuse({"reason": "bad_join", "field": field[1] if field else "payload"})
 
 
 class Reply(NamedTuple):

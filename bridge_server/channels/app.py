@@ -9,10 +9,10 @@ from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
 from bridge_server.auth import Device
-from bridge_server.channels import Channel, Joined, Ok, Refuse, Socket
+from bridge_server.channels import Channel, Joined, Ok, Refuse, Socket, bad_join
 from bridge_server.clock import Clock
 from bridge_server.config import Config
-from bridge_server.history import Kept
+from bridge_server.history import Kept, Log
 from bridge_server.home import RECOVERED, Gap, Home, Homes, Verdict
 from bridge_server.hub import EVERYTHING, Filter, Listener
 from bridge_server.replay import replay
@@ -23,6 +23,8 @@ from protocol.frames import Binary, Payload
 from protocol.topics import app_topic, events_topic
 
 MAX_JOIN_BYTES: Final = 8 * 1024
+
+BAD_CURSOR: Final = Refuse({"reason": "bad_cursor"})
 
 
 class _Join(Struct):
@@ -39,8 +41,8 @@ _JOIN = Decoder(_Join)
 class AppChannel(Channel):
     """One join of an app. Its listener is held until the app has had what it missed, or was told that it can't.
 
-    The verdict is `_open` while only the home can settle it. `_unplaced` is an app without a cursor at a hub that does
-    not know the home's head: it starts where the home will say its head is.
+    The verdict is `_open` while only the home can settle it. An app without a cursor at a hub that does not hold the
+    home's head is `_unplaced`: its `_place` is the head the home states, None until it does, and it goes live there.
     """
 
     __slots__ = (
@@ -51,6 +53,7 @@ class AppChannel(Channel):
         "_homes",
         "_listener",
         "_open",
+        "_place",
         "_reset_told",
         "_since",
         "_unplaced",
@@ -70,6 +73,7 @@ class AppChannel(Channel):
         self._clock = clock
         self._open = False
         self._unplaced = False
+        self._place: int | None = None
         self._reset_told = False
 
     def join(self, payload: Payload) -> Joined:
@@ -82,11 +86,12 @@ class AppChannel(Channel):
         try:
             request = _Join() if bytes(payload) == b"null" else _JOIN.decode(payload)
         except (msgspec.MsgspecError, RecursionError) as error:
-            return Refuse({"reason": "bad_join", "field": _field(error)})
+            refusal = bad_join(error)  # a number beyond every id does not even decode
+            return BAD_CURSOR if refusal.response["field"] == "since_id" else refusal
         try:
             self._since = None if request.since_id is None else event_id.parse_since(request.since_id)
         except BadEventId:
-            return Refuse({"reason": "bad_cursor"})
+            return BAD_CURSOR
         self._epoch = request.epoch
         home = self._home = self._homes.get(identity.server_id)
         self._listener = self.socket.listen(events_topic(identity.server_id), _filter(request))
@@ -98,7 +103,11 @@ class AppChannel(Channel):
                 "head_id": _text(home.head),
                 "recovered": self._verdict.recovered,
                 "gap": self._verdict.gap,
-                "server": {"online": home.online, "since": self._home_since(), "name": home.name},
+                "server": {
+                    "online": home.shown_online,
+                    "since": self._clock.shown(home.shown_since),
+                    "name": home.name,
+                },
             }
         )
 
@@ -107,6 +116,7 @@ class AppChannel(Channel):
         verdict = self._verdict
         if verdict.recovered is None:
             self._open = True
+            self._home.waiting[self] = None
             self._await_home()
         elif verdict.gap is not None and verdict.gap.reason == "hub_reset":
             self._reset_told = True
@@ -124,6 +134,7 @@ class AppChannel(Channel):
         home = getattr(self, "_home", None)
         if home is not None:
             home.watchers.pop(self, None)
+            home.waiting.pop(self, None)
 
     # What the home does.
 
@@ -136,17 +147,26 @@ class AppChannel(Channel):
         else:
             if epoch_changed and self._since is None:
                 self._listener.hold()
-                self._unplaced = True
-            if self._home.refilled:
-                self.home_refilled()
+                self._wait_for_place(self._home.stated_head)
+            elif self._unplaced and self._place is None:
+                self._place = self._home.stated_head
+            self.home_advanced()
 
-    def home_refilled(self) -> None:
-        """The hub holds what the home stated: open verdicts are given, and apps without a place start there."""
-        if self._unplaced:
+    def home_advanced(self) -> None:
+        """Once the hub holds what the home stated the open verdict is given, and who has no place starts there."""
+        home = self._home
+        if self._open:
+            if home.refilled:
+                self._settle()
+        elif self._unplaced and (home.refilled if self._place is None else (home.head or 0) >= self._place):
             self._unplaced = False
+            home.waiting.pop(self, None)
             self._listener.go_live()
-        elif self._open:
-            self._settle()
+
+    def history_cut(self) -> None:
+        """Who was live while nothing was held has missed what came before the first event."""
+        if self._listener.live:
+            self.socket.fail("expired")
 
     def home_left(self) -> None:
         """An open verdict waits for the home only so long."""
@@ -164,8 +184,8 @@ class AppChannel(Channel):
         self.socket.push(
             "server_status",
             {
-                "online": home.online,
-                "since": self._home_since(),
+                "online": home.shown_online,
+                "since": self._clock.shown(home.shown_since),
                 "last_event_at": self._clock.shown(home.last_event_at),
             },
         )
@@ -187,6 +207,7 @@ class AppChannel(Channel):
             self._await_home()
             return
         self._open = False
+        self._home.waiting.pop(self, None)
         if verdict.recovered:
             self._replay()
             return
@@ -202,33 +223,35 @@ class AppChannel(Channel):
             self._complete(home.head, RECOVERED)
             self._listener.go_live()
         else:
-            self._unplaced = True
-            self._complete(home.stated_head if home.online else None, RECOVERED)
+            place = home.stated_head if home.online else None
+            self._complete(place, RECOVERED)
+            self._wait_for_place(place)
+
+    def _wait_for_place(self, place: int | None) -> None:
+        self._unplaced, self._place = True, place
+        self._home.waiting[self] = None
 
     def _replay(self) -> None:
-        log = self._home.log
-        assert log is not None
-        assert self._since is not None
-        if self._since == log.head:
-            self._complete(log.head, RECOVERED)
+        log, since = self._home.log, self._since
+        if log is None or since is None or since == log.head:  # nothing is missing; no log: the home's store is empty
+            self._complete(self._home.head, RECOVERED)
             self._listener.go_live()
         else:
-            self.socket.spawn(self._catch_up())
+            self.socket.spawn(self._catch_up(log, since, log.head))
 
-    async def _catch_up(self) -> None:
-        log = self._home.log
-        assert log is not None
-        assert self._since is not None
-        caught_up = await replay(
-            log, self._since, send=self._send, drained=self.socket.drained, complete=self._replayed
-        )
+    async def _catch_up(self, log: Log, since: int, to: int) -> None:
+        caught_up = await replay(log, since, to, send=self._send, drained=self.socket.drained, complete=self._replayed)
         if caught_up:
             self._listener.go_live()
         else:
             self.socket.fail("expired")
 
-    def _replayed(self, to: int, recovered: bool, last_sent: int) -> None:
+    def _replayed(self, to: int, recovered: bool, last_sent: int) -> bool:
         self._complete(to, RECOVERED if recovered else self._home.expired(last_sent))
+        if not recovered and self._verdict.recovered is None:
+            self.socket.fail("expired")  # the reply promised nothing yet: see `_settle`
+            return False
+        return True
 
     def _send(self, page: Sequence[Kept]) -> None:
         form, wants = self._listener.form, self._listener.filter.wants
@@ -254,10 +277,6 @@ class AppChannel(Channel):
             },
         )
 
-    def _home_since(self) -> str | None:
-        home = self._home
-        return self._clock.shown(home.online_since if home.online else home.absent_since)
-
 
 def _text(number: int | None) -> str | None:
     return None if number is None else str(number)
@@ -268,7 +287,3 @@ def _filter(request: _Join) -> Filter:
         return EVERYTHING
     types = None if request.types is None else frozenset(request.types)
     return Filter(request.session_id, types, request.partials != "none")
-
-
-def _field(error: Exception) -> str:
-    return str(error).rpartition("$.")[2].rstrip("`") or "payload"

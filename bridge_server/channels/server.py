@@ -1,16 +1,17 @@
 """`server:<server_id>`: a home states its store and pushes its events (A200 to A202)."""
 
 import asyncio
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from bridge_server.auth import Server, clean_name
-from bridge_server.channels import UNKNOWN_EVENT, Channel, Handled, Joined, Ok, Refuse, Reply, Socket
+from bridge_server.channels import UNKNOWN_EVENT, Channel, Handled, Joined, Ok, Refuse, Reply, Socket, bad_join
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.history import Kept
 from bridge_server.home import Home, Homes, Refused
 from bridge_server.hub import Hub, Message
 from protocol import event_id
@@ -22,12 +23,15 @@ MAX_JOIN_BYTES: Final = 8 * 1024
 MAX_BATCH_EVENTS: Final = 200
 
 
+_Short = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
 class _Join(Struct):
     protocol: int = 1
-    epoch: str | None = None
-    head_id: Any = UNSET
+    epoch: _Short | None = None
+    head_id: Any = None
     name: str | None = None
-    instance: str | None = None
+    instance: _Short | None = None
 
 
 class _Event(Struct):
@@ -43,8 +47,6 @@ class _Events(Struct):
 _JOIN = Decoder(_Join)
 _EVENT = Decoder(_Event)
 _EVENTS = Decoder(_Events)
-
-_BAD_PUSH = Reply("error", {"reason": "bad_push"})
 
 
 class ServerChannel(Channel):
@@ -69,18 +71,24 @@ class ServerChannel(Channel):
         identity = self.socket.identity
         if not isinstance(identity, Server) or self.socket.topic != server_topic(identity.server_id):
             return Refuse({"reason": "unauthorized"})
+        if isinstance(payload, Binary) or len(bytes(payload)) > MAX_JOIN_BYTES:
+            return Refuse({"reason": "bad_join", "field": "payload"})
         try:
-            request = _read_join(payload)
-            head = None if request.head_id in (None, UNSET) else event_id.parse(request.head_id)
+            request = _Join() if bytes(payload) == b"null" else _JOIN.decode(payload)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return bad_join(error)
+        try:
+            head = None if request.head_id is None else event_id.parse(request.head_id)
         except BadEventId:
             return Refuse({"reason": "bad_join", "field": "head_id"})
-        except ValueError as error:
-            return Refuse({"reason": "bad_join", "field": str(error)})
-        home = self._homes.get(identity.server_id)
         try:
-            changed = home.join(
-                self, request.epoch, head, request.name or identity.name, request.instance, self._clock.now()
-            )
+            name = identity.name if request.name is None else clean_name(request.name)
+        except ValueError:
+            return Refuse({"reason": "bad_join", "field": "name"})
+        home = self._homes.get(identity.server_id)
+        now = self._clock.now()
+        try:
+            changed = home.join(self, request.epoch, head, name, request.instance, now)
         except Refused as refusal:
             return Refuse({"reason": refusal.reason, **refusal.details})
         self._home = home
@@ -88,7 +96,7 @@ class ServerChannel(Channel):
         self._hub.flush(self._events_topic)
         for watcher in tuple(home.watchers):
             watcher.home_joined(changed)
-        home.announce()
+        home.show_online(now)
         return Ok(
             {
                 "hub_epoch": self._homes.hub_epoch,
@@ -102,7 +110,7 @@ class ServerChannel(Channel):
     def handle_in(self, event: str, payload: Payload, ref: Any) -> Handled:
         """`session_event {event, prev_id}` and `session_events {events, prev_id}` → ok `{acked_id}`."""
         if isinstance(payload, Binary):
-            return _BAD_PUSH
+            return self._refused("bad_push")
         try:
             if event == "session_event":
                 one = _EVENT.decode(payload)
@@ -110,10 +118,10 @@ class ServerChannel(Channel):
             if event == "session_events":
                 many = _EVENTS.decode(payload)
                 if len(many.events) > MAX_BATCH_EVENTS:
-                    return Reply("error", {"reason": "bad_push", "message": f"more than {MAX_BATCH_EVENTS} events"})
+                    return self._refused("bad_push", message=f"more than {MAX_BATCH_EVENTS} events")
                 return self._take(many.events, many.prev_id)
         except (msgspec.MsgspecError, RecursionError):
-            return _BAD_PUSH
+            return self._refused("bad_push")
         return UNKNOWN_EVENT
 
     def _take(self, events: list[Raw], prev_id: str | None | UnsetType) -> Reply:
@@ -123,41 +131,39 @@ class ServerChannel(Channel):
         """
         home = self._home
         if home.holder is not self:
-            return Reply("error", {"reason": "stale_link"})
-        was_refilled = home.refilled
+            return self._refused("stale_link")
         try:
             previous = prev_id if prev_id is UNSET or prev_id is None else event_id.parse(prev_id)
             for raw in events:
                 data = bytes(raw)
+                first = home.log is None
                 kept, number = home.append(data, previous, self._config.max_event_bytes, self._clock.now())
                 if kept is not None:
-                    self._hub.publish(
-                        self._events_topic,
-                        Message(
-                            "session_event",
-                            b'{"event":%b}' % data,
-                            event_id=number,
-                            type=kept.type,
-                            session_id=kept.session_id,
-                        ),
-                    )
-                    self._homes.events += 1
+                    if first and previous is not UNSET and previous:
+                        for watcher in tuple(home.watchers):
+                            watcher.history_cut()
+                    self._publish(kept)
                 if previous is not UNSET:
                     previous = number
-            reply = Reply("ok", Raw(b'{"acked_id":%b}' % self._acked()))
         except BadEventId:
-            reply = Reply("error", {"reason": "bad_push", "message": "prev_id is not an event id"})
+            return self._refused("bad_push", message="prev_id is not an event id")
         except Refused as refusal:
-            acked = None if home.head is None else str(home.head)
-            reply = Reply("error", {"reason": refusal.reason, **refusal.details, "acked_id": acked})
-        if not was_refilled and home.refilled:
-            for watcher in tuple(home.watchers):
-                watcher.home_refilled()
-        return reply
+            return self._refused(refusal.reason, **refusal.details)
+        head = b"null" if home.head is None else b'"%d"' % home.head
+        return Reply("ok", Raw(b'{"acked_id":%b}' % head))
 
-    def _acked(self) -> bytes:
-        head = self._home.head
-        return b"null" if head is None else b'"%d"' % head
+    def _publish(self, kept: Kept) -> None:
+        payload = b'{"event":%b}' % kept.data
+        message = Message("session_event", payload, event_id=kept.event_id, type=kept.type, session_id=kept.session_id)
+        self._hub.publish(self._events_topic, message)
+        self._homes.events += 1
+        self._home.advanced()
+
+    def _refused(self, reason: str, **details: object) -> Reply:
+        # What the hub holds acknowledges nothing to a link that is not the current one: its store may be another.
+        home = self._home
+        acked = None if home.head is None or home.holder is not self else str(home.head)
+        return Reply("error", {"reason": reason, **details, "acked_id": acked})
 
     def replaced_by(self, instance: str | None) -> None:
         """Another connection of this home took over: say so and end."""
@@ -173,26 +179,4 @@ class ServerChannel(Channel):
         if home is not None and home.leave(self, self._clock.now()):
             for watcher in tuple(home.watchers):
                 watcher.home_left()
-            asyncio.get_running_loop().call_later(self._config.status_grace, home.announce)
-
-
-def _read_join(payload: Payload) -> _Join:
-    """Raises ValueError naming the field that is wrong."""
-    if isinstance(payload, Binary) or len(bytes(payload)) > MAX_JOIN_BYTES:
-        raise ValueError("payload")
-    if bytes(payload) == b"null":
-        return _Join()
-    try:
-        request = _JOIN.decode(payload)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error).rpartition("$.")[2].rstrip("`") or "payload") from None
-    for field in ("epoch", "instance"):
-        value = getattr(request, field)
-        if value is not None and not 1 <= len(value) <= 128:
-            raise ValueError(field)
-    if request.name is not None:
-        try:
-            request.name = clean_name(request.name)
-        except ValueError:
-            raise ValueError("name") from None
-    return request
+            asyncio.get_running_loop().call_later(self._config.status_grace, home.show_absence, home.link)
