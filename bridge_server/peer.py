@@ -88,6 +88,7 @@ class _Membership:
             self._tasks = set()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step it would never be awaited
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
