@@ -101,11 +101,12 @@ class WebSocketDriver(asyncio.Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
 
-    def started(self) -> None:
+    def started(self, rest: bytes) -> None:
         """Answer the handshake, and take the frames that came with it."""
         for data in self._protocol.data_to_send():
             self._transport.write(data)
-        self._parse(b"")
+        if rest:
+            self.data_received(rest)
 
     # What asyncio says.
 
