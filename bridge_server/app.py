@@ -238,7 +238,8 @@ class Hub:
     async def _metrics(self, request: web.Request) -> web.Response:
         headers = list(request.headers.items())
         peer = request.transport.get_extra_info("peername") if request.transport else None
-        local = not loopback.forwarded(headers) and loopback.is_loopback(loopback.client_address(peer, headers, ()))
+        address = loopback.client_address(peer, headers, self.config.trusted_proxies)
+        local = not loopback.forwarded(headers) and loopback.is_loopback(address)
         if not local:
             try:
                 if not isinstance(self.credentials.authenticate(credential(headers)), Operator):

@@ -1,0 +1,140 @@
+"""What the hub's commands share: options, how a list and a credential are printed, how one ends in an error."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bridge_server.auth import SCOPES, Credentials, Device, Entry, Identity, Operator, Server
+from bridge_server.config import Config
+
+EXIT_CODES = "Exit codes: 0 done, 1 it could not be done, 2 the command or a setting is wrong."
+
+as_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."
+)
+state_dir_option = click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the hub keeps its files."
+)
+database_option = click.option(
+    "--database", type=click.Path(path_type=Path, dir_okay=False), help="The credential database."
+)
+out_option = click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the credential into this new file (mode 0600) instead of printing it.",
+)
+hub_url_option = click.option("--hub-url", help="The URL that goes into the credential; default: the public URL.")
+
+
+def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the database is, and `--json`: what every command takes."""
+    return state_dir_option(database_option(as_json_option(command)))
+
+
+@contextlib.contextmanager
+def opened(options: dict[str, Any]) -> Iterator[tuple[Config, Credentials, bool]]:
+    """The settings, the credential database, and whether to print JSON. What the database refuses ends the command."""
+    config = Config.from_env(state_dir=options["state_dir"], database=options["database"])
+    credentials = Credentials(config.database_path)
+    try:
+        yield config, credentials, options["as_json"]
+    except KeyError as error:
+        fail(f"there is no home {error.args[0]} with a credential that stands; see: bridge-server servers list")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    finally:
+        credentials.close()
+
+
+def hand_over(
+    config: Config, identity: Identity, token: str, *, hub_url: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Print a new credential, or write it into the new file `out` and print the rest."""
+    facts = record(identity) | {"hub_url": hub_url or config.public_url or _listening_url(config)}
+    secret = facts | {"credential": token}
+    if out is not None:
+        _write_new(out, json.dumps(secret, indent=2) + "\n")
+        secret = facts | {"file": str(out)}
+    if as_json:
+        print_json(secret)
+        return
+    click.echo("\n".join(f"{name:<14}{shown(value)}" for name, value in secret.items()))
+    if out is None:
+        click.echo("The credential is not shown again. Keep it, or revoke it and make another.", err=True)
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        # The credential exists by now, but nobody has seen it; say so, so that it can be cleared away.
+        fail(f"{path} can't be created ({error.strerror}); revoke what was just made, and choose another --out")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _listening_url(config: Config) -> str:
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+
+
+def record(identity: Identity) -> dict[str, Any]:
+    """What a list says of a credential; never the credential itself."""
+    match identity:
+        case Server(credential_id, server_id, name):
+            return {"server_id": server_id, "name": name, "credential_id": credential_id}
+        case Device(credential_id, device_id, server_id, name, scopes):
+            shown = [scope for scope in SCOPES if scope in scopes]
+            return {"device_id": device_id, "server_id": server_id, "name": name, "scopes": shown}
+        case Operator(credential_id, name):
+            return {"credential_id": credential_id, "name": name}
+
+
+def show_list(entries: Sequence[Entry], as_json: bool) -> None:
+    """Print credentials: a table on a terminal, columns with tabs for a pipe, or JSON."""
+    rows = [
+        record(entry.identity)
+        | {"created": day(entry.created_at), "revoked": day(entry.revoked_at) if entry.revoked_at else None}
+        for entry in entries
+    ]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        click.echo("none yet", err=True)
+    elif sys.stdout.isatty():
+        table = Table(*rows[0], box=None, header_style="bold")
+        for row in rows:
+            table.add_row(*map(shown, row.values()), style="dim" if row["revoked"] else None)
+        Console().print(table)
+    else:
+        for row in rows:
+            click.echo("\t".join(map(shown, row.values())))
+
+
+def day(seconds: int) -> str:
+    """RFC 3339 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def shown(value: object) -> str:
+    """A value as a cell of a table."""
+    return ",".join(value) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON."""
+    click.echo(json.dumps(value))
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with exit code 1 and one sentence."""
+    raise click.ClickException(message)
