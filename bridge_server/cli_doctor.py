@@ -41,7 +41,7 @@ def doctor(as_json: bool, **options: Any) -> None:
     failed = any(finding.status == "failed" for finding in findings)
     if as_json:
         print_json({"ok": not failed, "checks": [finding._asdict() for finding in findings]})
-    else:
+    elif sys.stdout.isatty():
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)
@@ -49,7 +49,9 @@ def doctor(as_json: bool, **options: Any) -> None:
         for finding in findings:
             text = finding.text + (f"\n→ {finding.remedy}" if finding.remedy else "")
             table.add_row(Text(finding.status, STYLES[finding.status]), finding.check, Text(text))
-        # Lines that are not wrapped for a program that reads them.
-        Console(width=None if sys.stdout.isatty() else 500, highlight=False).print(table)
+        Console(highlight=False).print(table)
+    else:
+        for finding in findings:
+            click.echo("\t".join((finding.status, finding.check, finding.text, finding.remedy or "")).rstrip())
     if failed:
         sys.exit(1)

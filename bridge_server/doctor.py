@@ -154,7 +154,7 @@ def _files(config: Config) -> Finding:
         most = "any number" if limit.hard is None else limit.hard
         return Finding("open files", "ok", f"{most} allowed, max_connections = {config.max_connections} fits")
     text = f"{limit.hard} allowed, max_connections = {config.max_connections} needs {limit.needed}"
-    return Finding("open files", "failed", text, "raise the limit (ulimit -Hn, LimitNOFILE=) or lower max_connections")
+    return Finding("open files", "warning", text, "raise the limit (ulimit -Hn, LimitNOFILE=) or lower max_connections")
 
 
 def _existing(path: Path) -> Path:
