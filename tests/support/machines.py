@@ -188,6 +188,7 @@ async def _machine(name: str, folder: Path) -> AsyncIterator[Machine]:
             raise AssertionError(f"the machine {name} did not come up: {said}")
         yield Machine(name, own, init)
     finally:
+        _end_all(init.pid)
         init.stdin.close()
         await init.wait()
 
@@ -224,6 +225,17 @@ exit 1"""
 def _write(path: Path, script: str) -> None:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+
+
+def _end_all(init: int) -> None:
+    """End what runs on a machine, daemons too: all that is in its network, but for its first process."""
+    network = os.stat(f"/proc/{init}/ns/net").st_ino
+    if network == os.stat("/proc/self/ns/net").st_ino:
+        return  # it never came up
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if int(process) != init and os.stat(f"/proc/{process}/ns/net").st_ino == network:
+                os.kill(int(process), signal.SIGKILL)
 
 
 def _end(process: Process) -> None:
