@@ -232,10 +232,14 @@ def _end_all(init: int) -> None:
     network = os.stat(f"/proc/{init}/ns/net").st_ino
     if network == os.stat("/proc/self/ns/net").st_ino:
         return  # it never came up
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if int(process) != init and os.stat(f"/proc/{process}/ns/net").st_ino == network:
-                os.kill(int(process), signal.SIGKILL)
+    found = True
+    while found:  # a daemon may start a process while its others are being ended
+        found = False
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if int(process) != init and os.stat(f"/proc/{process}/ns/net").st_ino == network:
+                    os.kill(int(process), signal.SIGKILL)
+                    found = True
 
 
 def _end(process: Process) -> None:
