@@ -142,7 +142,7 @@ class Split(asyncio.Protocol):
         """Part of the head, perhaps with what follows it."""
         self._head += data
         end = self._head.find(b"\r\n\r\n")
-        if end < 0 and len(self._head) > MAX_HEAD:
+        if (end if end >= 0 else len(self._head)) > MAX_HEAD:
             self._answer(HttpRefusal(431, "bad_request", f"a request head is at most {MAX_HEAD} bytes"))
         elif end >= 0 and _UPGRADE.search(self._head, 0, end + 2):
             self._upgrade(self._head[: end + 4], self._head[end + 4 :])

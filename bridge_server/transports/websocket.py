@@ -171,10 +171,11 @@ class WebSocketDriver(asyncio.Protocol):
         for data in self._protocol.data_to_send():
             if not data:
                 self._half_close()
+            elif data[0] & 0x0F == Opcode.CLOSE:
+                self._transport.write(data)
             elif self._protocol.state is OPEN and self.peer is not None:
                 self.peer.outbox.put(None, data)  # a pong; counted when the peer does not read
-            else:
-                self._transport.write(data)
+            # Once it is told goodbye, a peer gets no pongs: nobody would count them.
         if self._protocol.state is not OPEN:
             self._closing()
 
