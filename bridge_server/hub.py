@@ -108,6 +108,9 @@ class Outlet(Protocol):
     def put_message(self, channel: Channel, message: Message, form: Form) -> None:
         """Send, or queue, one message. Raises ValueError for one that `form` can't carry."""
 
+    def flush(self) -> None:
+        """Write what was put but not written yet."""
+
 
 class Listener:
     """One joined channel that listens to one topic.
@@ -141,7 +144,7 @@ class Listener:
 
         Nothing happens once it was forgotten.
         """
-        self.topic.flush()
+        self._flush_topic()
         if not self.live and self in self.topic.listeners:
             self.live = True
             self.topic.group(self).add(self)
@@ -149,9 +152,15 @@ class Listener:
     def hold(self) -> None:
         """Deliver nothing until `go_live`."""
         if self.live:
-            self.topic.flush()
+            self._flush_topic()
             self.live = False
             self.topic.leave_group(self)
+
+    def _flush_topic(self) -> None:
+        if self.topic.pending:
+            # Another channel of this peer may listen here too: what it was sent before is still corked.
+            self.outbox.flush()
+            self.topic.flush()
 
     def became_busy(self) -> None:
         """The peer stopped taking: called by its outbox."""

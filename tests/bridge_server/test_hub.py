@@ -143,6 +143,35 @@ async def test_a_reply_comes_after_what_was_published_before_it() -> None:
 
 
 @virtual_time
+async def test_two_channels_of_one_peer_on_one_topic_keep_their_order_inside_one_read() -> None:
+    bench = Bench()
+
+    class Twin(Live):
+        """Hears `room:a`, whatever its own topic; the second one publishes a message before it goes live."""
+
+        def __init__(self, socket: Socket) -> None:
+            Channel.__init__(self, socket)
+            self.listener = socket.listen("room:a")
+
+        def joined(self) -> None:
+            if self.socket.topic == "twin:b":
+                say(bench, 1)
+            self.listener.go_live()
+
+    bench.router.add("twin:*", Twin)
+    wire = member(bench, topic="twin:a")
+    # Both messages come in one read: the answer to the first is corked while the second makes the topic flush.
+    wire.peer.outbox.cork()
+    for ref, topic, name in (("7", "twin:a", "ping"), ("8", "twin:b", "phx_join")):
+        join_ref = "1" if name == "ping" else ref
+        wire.peer.receive(f'["{join_ref}","{ref}","{topic}","{name}",{{}}]'.encode(), binary=False)
+    wire.peer.outbox.uncork()
+    await settle()
+    heard = [(got.event, got.ref) for got in wire.all() if got.topic == "twin:a"]
+    assert heard == [("phx_reply", "1"), ("phx_reply", "7"), ("said", None)]
+
+
+@virtual_time
 async def test_a_busy_peer_is_given_references_and_the_idle_ones_get_their_bytes_at_once() -> None:
     bench = Bench()
     room(bench)
