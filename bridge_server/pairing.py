@@ -257,9 +257,7 @@ class Pairings:
             connection.execute("DELETE FROM pairing_attempts WHERE id = ?", (attempt,))
             connection.execute("UPDATE pairings SET wrong = wrong - 1 WHERE handle = ?", (handle,))
         elif pairing is not None and pairing.wrong + 1 == MAX_WRONG:
-            _log.warning(
-                "pairing %s of home %s: %d wrong secrets, it is dead", pairing.id, pairing.server_id, MAX_WRONG
-            )
+            _log.warning("pairing %s of home %s is dead: too many wrong secrets", pairing.id, pairing.server_id)
         return pairing, verdict
 
     def _purge(self, connection: sqlite3.Connection, now: int) -> None:
