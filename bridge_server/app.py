@@ -24,6 +24,7 @@ from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.port import Port
+from bridge_server.web import routes
 from protocol.errors import API_ERRORS
 
 log = logging.getLogger("bridge_server")
@@ -196,6 +197,7 @@ class Hub:
         assert self._api is not None
         app.on_response_prepare.append(self._api.prepare)
         app.router.add_routes(self._api.routes())
+        app.router.add_routes(routes.routes())
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
@@ -213,7 +215,8 @@ class Hub:
                 own |= {
                     o for scheme in ("http", "https") if (o := loopback.normal_origin(f"{scheme}://{request.host}"))
                 }
-            reason = loopback.check_request(request.headers.items(), hosts, own)
+            link = request.path == "/" and request.method in ("GET", "HEAD")
+            reason = loopback.check_request(request.headers.items(), hosts, own, link=link)
             if reason is not None:
                 return _error(403, reason, "this hub does not serve that host or origin")
             try:

@@ -63,6 +63,7 @@ function connection({ state, since, caughtUp, home, reason }) {
 }
 
 const PROBLEMS = {
+  __proto__: null,
   malformed: "That is not a pairing code. It has twelve letters, like BCDF-GHJK-LMNP.",
   wrong: "No open pairing has this code. Check it, or ask for a new one at home.",
   expired: "This code has expired: it works for five minutes. Ask for a new one at home.",

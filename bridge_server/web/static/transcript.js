@@ -9,7 +9,7 @@
 
 export const MAX_ITEMS = 20_000; // per session; the oldest quarter goes when it is exceeded
 
-const ENDED = { dismissed: true, resolved: true, expired: true };
+const ENDED = { __proto__: null, dismissed: true, resolved: true, expired: true };
 const NOTIFICATION = /^(application|session)_notification_(created|updated|resolved|dismissed|expired)$/;
 const SILENT = new Set(["checkpoint", "session_checkpoint"]);
 
@@ -167,7 +167,9 @@ export class Session {
   }
 }
 
+// No prototype, here and below: a type or status is a stranger's word, and may be "constructor".
 const HANDLERS = {
+  __proto__: null,
   request_started(_event, request) {
     this.request(request, "running");
   },

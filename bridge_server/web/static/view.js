@@ -26,7 +26,8 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-export const GAPS = {
+const GAPS = {
+  __proto__: null,
   expired: [
     "Some events are missing here",
     "This page was away for longer than the hub keeps events. Everything it still had follows.",
@@ -80,7 +81,7 @@ class Growing {
   }
 }
 
-const WHO = { assistant: "Assistant", user: "You", system: "System", tool: "Tool" };
+const WHO = { __proto__: null, assistant: "Assistant", user: "You", system: "System", tool: "Tool" };
 const REQUEST = { running: "Working…", completed: "Done", cancelled: "Cancelled", failed: "Failed" };
 
 // One maker per kind of item: returns the row, and what draws its item into it again.
