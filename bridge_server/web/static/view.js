@@ -179,12 +179,15 @@ export class TranscriptView {
   #session = null;
   #rows = []; // {item, node, draw}, in order: the drawn window
   #follow = true; // the window ends at the last item
+  #pinned = true; // the end was in view when the reader last moved, or something was drawn
 
   constructor(scroller, latestPlace) {
     this.#scroller = scroller;
     scroller.append(this.#earlier, this.#list, this.#later);
     latestPlace.append(this.#latest);
     scroller.addEventListener("scroll", () => this.#controls(), { passive: true });
+    // A keyboard, a turned phone, a notification above: whoever was at the end stays there.
+    new ResizeObserver(() => this.#pinned && this.#toBottom()).observe(scroller);
   }
 
   /** @param {import("./transcript.js").Session | null} session */
@@ -203,16 +206,21 @@ export class TranscriptView {
     if (this.#follow) this.#window(atEnd ? SHOWN : MOST_SHOWN);
     for (const row of this.#rows) if (session.changed.has(row.item)) row.draw();
     session.changed.clear();
-    if (atEnd && this.#follow) this.#scroller.scrollTop = this.#scroller.scrollHeight;
     this.#controls();
+    if (atEnd && this.#follow) this.#toBottom();
   }
 
   toEnd() {
     this.#follow = true;
     this.draw();
     this.#window(SHOWN);
-    this.#scroller.scrollTop = this.#scroller.scrollHeight;
     this.#controls();
+    this.#toBottom();
+  }
+
+  #toBottom() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    this.#latest.hidden = this.#pinned = true;
   }
 
   #atEnd() {
@@ -282,7 +290,8 @@ export class TranscriptView {
     const [first, last] = [this.#rows[0]?.item.n ?? 0, this.#rows.at(-1)?.item.n ?? -1];
     this.#earlier.hidden = !items.length || first <= items[0].n;
     this.#later.hidden = !items.length || last >= items.at(-1).n;
-    this.#latest.hidden = this.#later.hidden && this.#atEnd();
+    this.#pinned = this.#later.hidden && this.#atEnd();
+    this.#latest.hidden = this.#pinned;
   }
 }
 
