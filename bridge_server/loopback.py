@@ -50,8 +50,8 @@ def check_request(
 
     `hosts` are names without port, None on a port that strangers may reach anyway; `origins` are in the normal form of
     `normal_origin`. Exactly one Host must be sent. An Origin, if sent, must be listed; without one, a browser that says
-    `Sec-Fetch-Site: cross-site` is refused; not with `link`, where a browser opens a page that is the same for everybody
-    (`Sec-Fetch-Mode: navigate`) from a link on another site, as a pairing link in a web mail is.
+    `Sec-Fetch-Site: cross-site` is refused; not with `link`, where a browser opens a page that is the same for all
+    (`Sec-Fetch-Mode: navigate`) from a link on another site, such as a pairing link in a web mail.
     """
     found: dict[str, list[str]] = {"host": [], "origin": [], "sec-fetch-site": [], "sec-fetch-mode": []}
     for name, value in headers:

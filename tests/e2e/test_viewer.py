@@ -417,7 +417,7 @@ async def test_a_session_of_100_000_events_stays_within_bounds_and_stays_quick(s
             const transcript = new Transcript();
             const session = transcript.session("s");
             view.show(session);
-            let slowest = 0, total = 0, most = 0;
+            let slowest = 0, most = 0;
             for (let n = 0; n < 100_000; n++) {
                 const request_id = `r${Math.floor(n / 4)}`;
                 transcript.apply(n % 2
@@ -427,9 +427,7 @@ async def test_a_session_of_100_000_events_stays_within_bounds_and_stays_quick(s
                     const start = performance.now();
                     view.draw();
                     scroller.scrollHeight;
-                    const took = performance.now() - start;
-                    slowest = Math.max(slowest, took);
-                    total += took;
+                    slowest = Math.max(slowest, performance.now() - start);
                     most = Math.max(most, scroller.querySelectorAll(".row").length);
                     await new Promise((resolve) => setTimeout(resolve));
                 }
@@ -444,8 +442,8 @@ async def test_a_session_of_100_000_events_stays_within_bounds_and_stays_quick(s
             const moved = scroller.scrollTop - atTop;
             const jump = document.querySelector(".latest:not([hidden])");
             jump.click();
-            return {slowest, mean: total / 100, most, counts, moved, after: shown(), end: scroller.scrollHeight - scroller.scrollTop
-                - scroller.clientHeight, items: session.items.length};
+            const end = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+            return {slowest, most, counts, moved, after: shown(), end, items: session.items.length};
         }"""
     )
     assert measured["most"] <= 600
@@ -500,7 +498,7 @@ async def test_pictures(browser: Browser, tmp_path: Path) -> None:
             await expect(page.get_by_role("article")).to_have_count(1)
             await page.screenshot(path=folder / f"viewer-session-{scheme}.png")
             await page.set_viewport_size(DESKTOP)
-            await page.screenshot(path=folder / f"viewer-desktop-{scheme}.png")
+            await page.screenshot(path=folder / f"viewer-desktop-{scheme}.png", scale="css")
             overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert overflow <= 0
     pictures = sorted(folder.glob("viewer-*.png"))
