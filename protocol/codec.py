@@ -24,11 +24,16 @@ MAX_EVENT_DEPTH: Final = MAX_DEPTH - 8
 
 _T = TypeVar("_T")
 
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Takes an unterminated string too, and never gives back: else a text of quotes and backslashes costs minutes.
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+# A run of anything but lone surrogate escapes is one match: else a message of backslashes costs a call for each.
 _ESCAPES = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})++"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\",
+    re.DOTALL,
 )
 
 _encode = Encoder().encode

@@ -19,7 +19,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -229,7 +229,7 @@ class Stage:
     async def _time_passes(self) -> None:
         """How long something takes is for the reader; the next frame is waited for."""
 
-    _happenings: dict[str, Callable[..., Awaitable[None]]] = {
+    _happenings: ClassVar[dict[str, Callable[..., Awaitable[None]]]] = {
         r"the app connects(?: with vsn (\S+))?": _app_connects,
         r"the home connects": _home_connects,
         r"the (app|home)'s connection drops": _drops,

@@ -1,13 +1,14 @@
-"""The documentation, held to the code: its conversations are played, and what can be chosen or said is all explained."""
+"""The documentation, held to the code: its conversations are played, and what can be chosen or said is explained."""
 
 import ast
+import asyncio
 import dataclasses
 import inspect
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,8 @@ import bridge_server.cli
 import bridge_server.config
 from bridge_server.app import Hub
 from protocol.errors import CLOSE_CODES, REFUSALS
-from tests.docs_scenes import EPOCH, Scene, answer, matches, scenes, stage, steps
+from protocol.topics import events_topic
+from tests.docs_scenes import Scene, answer, matches, scenes, stage, steps
 from tests.support.programs import missing, require
 from tests.support.scripted_home import scripted_home
 from tests.support.source_tree import Tree
@@ -49,16 +51,21 @@ def section(page: Path, heading: str) -> str:
     return text[start.end() : start.end() + end.start()] if end else text[start.end() :]
 
 
+def tables(text: str) -> list[list[Row]]:
+    """The tables in a text: of each its rows, by column. A cell that is one piece of code loses its backticks."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        lines = [
+            [re.sub(r"^`([^`]+)`$", r"\1", cell.strip()) for cell in line[1:-1].split("|")]
+            for line in block.splitlines()
+        ]
+        found.append([dict(zip(lines[0], cells, strict=True)) for cells in lines[2:]])
+    return found
+
+
 def table(text: str) -> list[Row]:
-    """The rows of the first table in a text, by column; a cell that is one word of code is read without its backticks."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    assert cells, "there is no table here"
-    return [{key: re.sub(r"^`([^`]+)`$", r"\1", cell) for key, cell in zip(cells[0], row)} for row in cells[2:]]  # noqa: B905
-
-
-def column(text: str, key: str) -> set[str]:
-    return {row[key] for row in table(text)}
+    """The rows of the first table in a text."""
+    return tables(text)[0]
 
 
 # What happens on the wire.
@@ -80,16 +87,21 @@ async def test_the_hub_answers_an_upgrade_as_wire_md_shows(scene: Scene, hub: Hu
     assert (str(status), body) == (expected, ast.literal_eval(content) if content else None)
 
 
-@pytest.mark.parametrize("message", ["phx_join", "phx_leave", "phx_reply", "phx_close", "phx_error", "heartbeat",
-    "session_event", "session_events", "replay_complete", "server_status", "replaced"])  # fmt: skip
-@pytest.mark.parametrize("kind", ["frames"])
-def test_every_message_has_an_example_that_is_played(message: str, kind: str) -> None:
-    assert any(f'"{message}"' in scene.text for scene in scenes(WIRE, kind))
+MESSAGES = (
+    *("heartbeat", "phx_join", "phx_leave", "phx_reply", "phx_close", "phx_error"),
+    *("session_event", "session_events", "replay_complete", "server_status", "replaced"),
+)
 
 
-def test_every_gap_reason_has_an_example_and_advice() -> None:
+@pytest.mark.parametrize("message", MESSAGES)
+def test_every_message_has_an_example_that_is_played(message: str) -> None:
+    assert any(f'"{message}"' in scene.text for scene in scenes(WIRE))
+
+
+def test_every_gap_reason_has_advice_and_an_example() -> None:
     played = {reason for scene in scenes(WIRE) for reason in re.findall(r'"gap":\{"reason":"(\w+)"', scene.text)}
-    assert played == column(section(WIRE, "The verdict").split("`gap.reason`")[1].join(["| `gap.reason`", ""]), "`gap.reason`")
+    advised = {row["gap.reason"] for row in tables(section(WIRE, "The verdict"))[1]}
+    assert advised == played == {"expired", "epoch_changed", "ahead", "hub_reset"}
 
 
 async def test_a_scene_that_shows_something_else_fails(tmp_path: Path) -> None:
@@ -126,7 +138,9 @@ def test_the_close_codes_are_those_of_the_code() -> None:
     assert shown == {(str(row.code), row.name, "yes" if row.come_back else "no") for row in CLOSE_CODES.values()}
 
 
-@pytest.mark.parametrize(("heading", "places"), [("Before the upgrade", {"upgrade"}), ("On a topic", {"join", "push", "topic"})])
+@pytest.mark.parametrize(
+    ("heading", "places"), [("Before the upgrade", {"upgrade"}), ("On a topic", {"join", "push", "topic"})]
+)
 def test_the_refusals_are_those_of_the_code(heading: str, places: set[str]) -> None:
     rows = table(section(WIRE, heading))
     told = [row for row in REFUSALS.values() if row.where in places]
@@ -184,10 +198,15 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, set[str]]
         yield " ".join([path, *arguments]), flags
 
 
+COMMANDS = {
+    **dict(commands(bridge_server.cli.cli, "bridge-server")),
+    **dict(commands(bridge_client.cli.cli, "bridge-client")),
+}
+
+
 def test_every_command_and_flag_is_documented() -> None:
-    shown = {row["command"]: set(re.findall(r"--[\w-]+", row["options"])) for row in table(section(OPERATIONS, "Commands"))}
-    real = dict(commands(bridge_server.cli.cli, "bridge-server")) | dict(commands(bridge_client.cli.cli, "bridge-client"))
-    assert shown == real
+    rows = table(section(OPERATIONS, "Commands"))
+    assert {row["command"]: set(re.findall(r"--[\w-]+", row["options"])) for row in rows} == COMMANDS
 
 
 def test_every_metric_is_documented_with_its_kind(hub: Hub) -> None:
@@ -225,30 +244,25 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         page = todo.pop().resolve()
         if page not in seen and page.suffix == ".md" and page.exists():
             seen.add(page)
-            todo += [page.parent / link.partition("#")[0] for link in re.findall(r"\]\(([^)\s:]+)\)", page.read_text("utf-8"))]
-    assert {page_id(page) for page in PAGES if page not in seen} == set()
+            links = re.findall(r"\]\(([^)\s:]+)\)", page.read_text("utf-8"))
+            todo += [page.parent / link.partition("#")[0] for link in links]
+    assert {page_id(page) for page in PAGES if page.resolve() not in seen} == set()
 
 
 def test_the_map_names_every_module_and_no_other() -> None:
-    tree = Tree(ROOT)
     real = {
         module.path
-        for module in tree.modules.values()
-        if not (module.path.endswith("__init__.py") and not (ROOT / module.path).read_text().count("\n") > 5)
+        for module in Tree(ROOT).modules.values()
+        if len(module.tree.body) > 1 or not module.path.endswith("__init__.py")
     }
-    shown = {row["file"] for row in map_rows()}
-    assert shown == real
-
-
-def map_rows() -> list[Row]:
-    text = (DOCS / "architecture.md").read_text("utf-8")
-    return [row for part in re.split(r"^## ", text, flags=re.MULTILINE) if "| file |" in part for row in table(part)]
+    assert {row["file"] for rows in tables((DOCS / "architecture.md").read_text("utf-8")) for row in rows} == real
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "decisions").glob("*.md")), ids=lambda page: page.stem)
 def test_a_decision_says_what_it_costs_and_what_would_prove_it_wrong(page: Path) -> None:
     text = page.read_text("utf-8")
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Choice", "Price", "How we would know we were wrong"]
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == ["Context", "Choice", "Price", "How we would know we were wrong"]
     assert len(text.splitlines()) <= 80, "a decision is one page"
 
 
@@ -256,17 +270,74 @@ def test_a_decision_says_what_it_costs_and_what_would_prove_it_wrong(page: Path)
 
 
 def test_the_readme_runs_what_the_makefile_has() -> None:
+    text = README.read_text("utf-8")
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = re.findall(r"\bmake ([a-z-]+)", "\n".join(re.findall(r"^\s*\$ (.*)$|`(make [^`]*)`", README.read_text(), re.MULTILINE)[0]))
-    assert {"run", "test"} <= set(named) <= targets
+    named = set(re.findall(r"(?:\$ |`)make\s([a-z-]+)", text))
+    assert {"run", "test", "check"} <= named <= targets
+    shown = re.findall(r"^\$ (bridge-\w+ .*)$", text, re.MULTILINE)
+    real = [re.match(r"[a-z -]+\b(?! *[a-z])", command) for command in COMMANDS]
+    assert len(shown) >= 6
+    assert [line for line in shown if not any(name and line.startswith(name[0].strip()) for name in real)] == []
 
 
-def snippet(language: str, url: str, server_id: str, token: str) -> str:
-    """The README's example for a language, with its three made-up values replaced."""
+def snippet(language: str, **values: str) -> str:
+    """The README's example for a language, its made-up values replaced."""
     found = re.search(rf"^```{language}\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert found, f"the README has no {language} example"
     code = found[1]
-    for shown, real in (("https://hub.example", url), ("SERVER_ID", server_id), ("CREDENTIAL", token)):
+    for shown, real in values.items():
         assert shown in code, f"the {language} example does not name {shown}"
         code = code.replace(shown, real)
     return code
+
+
+async def says_what_a_home_publishes(hub: Hub, language: str, *command: str | Path, folder: Path, file: str) -> None:
+    """Run the README's example as an app of a home, publish an event, and wait until the example prints it."""
+    server, home_token = hub.credentials.add_server("home")
+    _, token = hub.credentials.add_device(server.server_id, "phone")
+    code = snippet(language, **{"https://hub.example": hub.url, "SERVER_ID": server.server_id, "CREDENTIAL": token})
+    (folder / file).write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = await asyncio.create_subprocess_exec(*command, folder / file, stdout=PIPE, stderr=STDOUT, env=environment)
+    try:
+        assert process.stdout is not None
+        async with scripted_home(hub.url, server.server_id, home_token) as home, asyncio.timeout(30):
+            while not hub.topics.listeners(events_topic(server.server_id)):
+                await asyncio.sleep(0.02)
+            await home.publish(text="heard in the README")
+            while b"heard in the README" not in (line := await process.stdout.readline()):
+                assert line, "the example ended before it printed the event"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_the_python_example_of_the_readme_runs(hub: Hub, tmp_path: Path) -> None:
+    await says_what_a_home_publishes(hub, "python", sys.executable, folder=tmp_path, file="example.py")
+
+
+async def test_the_javascript_example_of_the_readme_runs(hub: Hub, tmp_path: Path) -> None:
+    node, modules = require("node"), ROOT / "tests" / "conformance" / "js" / "node_modules"
+    if not (modules / "phoenix").is_dir():
+        missing("tests/conformance/js/node_modules is not built: `make test` builds it, with npm")
+    (tmp_path / "node_modules").symlink_to(modules)
+    preload = tmp_path / "websocket.mjs"  # what a browser has, and Node from 22 on
+    preload.write_text('import WebSocket from "ws"\nglobalThis.WebSocket = WebSocket\n')
+    await says_what_a_home_publishes(hub, "js", node, "--import", preload, folder=tmp_path, file="example.mjs")
+
+
+# The proxy.
+
+
+@pytest.mark.requires("nginx")
+async def test_nginx_takes_the_configuration_shown(tmp_path: Path) -> None:
+    found = re.search(r"^```nginx\n(.*?)^```$", OPERATIONS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert found
+    shown = found[1].replace("listen 443 ssl", "listen 127.0.0.1:8443").replace("/var/log/nginx", str(tmp_path))
+    config = tmp_path / "nginx.conf"
+    config.write_text(f"pid {tmp_path}/pid;\nevents {{}}\nhttp {{\n{shown}\n}}\n")
+    process = await asyncio.create_subprocess_exec(
+        require("nginx"), "-t", "-p", tmp_path, "-e", tmp_path / "error.log", "-c", config, stdout=PIPE, stderr=STDOUT
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()

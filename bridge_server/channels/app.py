@@ -198,7 +198,8 @@ class AppChannel(Channel):
     def _await_home(self) -> None:
         home = self._home
         if home.absent_since is not None and home.alarm is None:
-            wait = max(0.0, home.absent_since + self._config.cold_wait - self._clock.now())
+            # A timer may go off early by its clock's resolution, and would then find that the time is not up.
+            wait = home.absent_since + self._config.cold_wait - self._clock.now() + 0.001
             home.alarm = asyncio.get_running_loop().call_later(wait, home.nobody_came)
 
     def _settle(self) -> None:

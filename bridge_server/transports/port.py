@@ -142,10 +142,10 @@ class Split(asyncio.Protocol):
         """Part of the head, perhaps with what follows it."""
         self._head += data
         end = self._head.find(b"\r\n\r\n")
-        if end < 0 and len(self._head) > MAX_HEAD:
+        if (end if end >= 0 else len(self._head)) > MAX_HEAD:
             self._answer(HttpRefusal(431, "bad_request", f"a request head is at most {MAX_HEAD} bytes"))
         elif end >= 0 and _UPGRADE.search(self._head, 0, end + 2):
-            self._upgrade(self._head)
+            self._upgrade(self._head[: end + 4], self._head[end + 4 :])
         elif end >= 0 or not _looks_like_http(self._head):
             self._hand_over(self._port.http(), self._head)
 
@@ -170,7 +170,8 @@ class Split(asyncio.Protocol):
         protocol.connection_made(self._transport)
         protocol.data_received(data)
 
-    def _upgrade(self, data: bytes) -> None:
+    def _upgrade(self, data: bytes, rest: bytes) -> None:
+        # Only the head: what follows it is for the driver, under the mount's limits.
         port = self._port
         protocol = ServerProtocol(logger=_silent)
         protocol.receive_data(data)
@@ -189,9 +190,9 @@ class Split(asyncio.Protocol):
         if isinstance(decision, HttpRefusal):
             self._answer(decision)
         else:
-            self._accept(protocol, requests[0], decision)
+            self._accept(protocol, requests[0], decision, rest)
 
-    def _accept(self, protocol: ServerProtocol, request: Request, accepted: Accepted) -> None:
+    def _accept(self, protocol: ServerProtocol, request: Request, accepted: Accepted, rest: bytes) -> None:
         port, transport, mount = self._port, self._transport, accepted.mount
         assert transport is not None
         protocol.max_message_size = mount.max_frame_bytes
@@ -220,7 +221,7 @@ class Split(asyncio.Protocol):
         port.splits.discard(self)
         port.drivers.add(driver)
         transport.set_protocol(driver)
-        driver.started()
+        driver.started(rest)
 
     def _answer(self, refusal: HttpRefusal) -> None:
         assert self._transport is not None

@@ -101,11 +101,12 @@ class WebSocketDriver(asyncio.Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
 
-    def started(self) -> None:
+    def started(self, rest: bytes) -> None:
         """Answer the handshake, and take the frames that came with it."""
         for data in self._protocol.data_to_send():
             self._transport.write(data)
-        self._parse(b"")
+        if rest:
+            self.data_received(rest)
 
     # What asyncio says.
 
@@ -170,10 +171,11 @@ class WebSocketDriver(asyncio.Protocol):
         for data in self._protocol.data_to_send():
             if not data:
                 self._half_close()
+            elif data[0] & 0x0F == Opcode.CLOSE:
+                self._transport.write(data)
             elif self._protocol.state is OPEN and self.peer is not None:
                 self.peer.outbox.put(None, data)  # a pong; counted when the peer does not read
-            else:
-                self._transport.write(data)
+            # Once it is told goodbye, a peer gets no pongs: nobody would count them.
         if self._protocol.state is not OPEN:
             self._closing()
 

@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from bridge_server.app import Hub
-from tests.support.raw_socket import BINARY, CONTINUATION, PING, TEXT, RawSocket, frame
+from tests.support.raw_socket import BINARY, CONTINUATION, PING, TEXT, RawSocket, frame, head
 from tests.support.scripted_home import ScriptedHome, scripted_home
 
 DEEP = b"[" * 100_000
@@ -240,3 +240,19 @@ async def test_lone_surrogates_are_repaired_live_and_on_replay(neighbours: Neigh
             assert '"recovered":true' in await later.text()
             assert await later.text() == f'["1",null,"app:{server_id}","session_event",{{"event":{kept}}}]'
     await neighbours.is_unharmed()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, None], ids=lambda cut: f"{cut} bytes of it")
+async def test_what_an_impatient_client_sends_with_its_upgrade_request_is_not_lost(
+    neighbours: Neighbourhood, cut: int | None
+) -> None:
+    """RFC 6455 section 4.1 tells it to wait for the answer; dropping its join in silence would leave it waiting."""
+    hub, token = neighbours.hub, neighbours.app_token
+    asked = frame(join(f"app:{neighbours.server_id}"))
+    request = head("/socket/websocket?vsn=2.0.0", f"Authorization: Bearer {token}", host=f"127.0.0.1:{hub.port}")
+    async with RawSocket(hub.port) as raw:
+        raw.send(request + asked[:cut])
+        assert (await raw.response()).status == 101
+        raw.send(asked[len(asked[:cut]) :])
+        assert '"status":"ok"' in await raw.text()
+        assert '"replay_complete"' in await raw.text()

@@ -122,7 +122,7 @@ class Program:
     def resident(self) -> int:
         """Bytes of memory it occupies."""
         status = Path(f"/proc/{self.pid}/status").read_text()
-        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+        return 1024 * sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 class HubProgram(Program):

@@ -134,7 +134,8 @@ class Wire:
         self.join_ref: str | None = None
         self._ref = 0
         self._read = 0
-        self._answers: dict[str, Got] = {}
+        self._messages: list[Got] = []
+        self._writes_seen = 0
 
     # What this side sends.
 
@@ -191,7 +192,11 @@ class Wire:
 
     def all(self) -> list[Got]:
         """Every message so far, in order."""
-        return [self._decode(frame) for frame in unwrap(b"".join(self.transport.writes))]
+        writes = self.transport.writes
+        for write in writes[self._writes_seen :]:
+            self._messages += [self._decode(frame) for frame in unwrap(write)]
+        self._writes_seen = len(writes)
+        return self._messages
 
     def new(self) -> list[Got]:
         """The messages since the last call that are no replies."""

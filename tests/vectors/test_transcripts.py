@@ -1,8 +1,8 @@
 """Our own transcripts, made by hand from the rules: played to the pure protocol machine, and to a hub over a socket.
 
-In `transcripts/*.txt` a line is: `>` what the client sends, `<` what the server answers, byte for byte; `>x` and `<x` the
-same for a binary frame, in hex; `<close CODE` the end; `=` a note, the first of which names the version; `!` an act of the
-server that has no counterpart in the protocol machine. A silence is shown by what comes next.
+In `transcripts/*.txt` a line is: `>` what the client sends, `<` what the server answers, byte for byte; `>x` and `<x`
+the same for a binary frame, in hex; `<close CODE` the end; `=` a note, the first of which names the version; `!` an act
+of the server that the protocol machine knows nothing of. A silence is shown by what comes next.
 """
 
 from collections.abc import Iterator

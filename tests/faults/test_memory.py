@@ -1,0 +1,149 @@
+"""Memory stays flat: at home while the hub is away, and at the hub beside apps that never read."""
+
+import asyncio
+import json
+import socket
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+
+from tests.faults.apps import phoenix_app, python_app
+from tests.faults.scene import Scene, all_events
+from tests.support.invariant import Record, nothing_lost
+from tests.support.processes import PATIENCE, Program, cursor_on_disk, until
+from tests.support.raw_socket import frame, head
+
+MIB = 1 << 20
+HOUR = 180_000
+"""Events of an hour at 50 a second."""
+
+
+async def publish_fast(store: object, count: int, text: str) -> None:
+    """Publish `count` events as fast as they can be made durable."""
+    for start in range(0, count, 2_000):
+        some = range(start, min(start + 2_000, count))
+        await asyncio.gather(*(store.publish({"type": "note", "n": n, "text": text}) for n in some))  # type: ignore[attr-defined]
+
+
+class Peak:
+    """The most memory a program was seen to occupy."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.bytes = program.resident()
+
+    async def watch(self) -> None:
+        while True:
+            self.bytes = max(self.bytes, self._program.resident())
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.timeout(180)
+async def test_an_hour_of_events_waits_in_the_store_not_in_memory(scene: Scene) -> None:
+    record = Record("python", 0)
+    store = await scene.store()
+    keep = {"history_events": 2 * HOUR, "history_bytes": 1024 * MIB}
+    async with scene.hub(**keep) as hub, scene.home() as home:
+        await publish_fast(store, 4_000, "x" * 100)
+        await until(lambda: cursor_on_disk(scene.home_folder) == 4_000, "the home has warmed up")
+        baseline = home.resident()
+        peak = Peak(home)
+        watching = asyncio.create_task(peak.watch())
+        await hub.kill()
+        await publish_fast(store, HOUR, "x" * 100)
+        assert cursor_on_disk(scene.home_folder) == 4_000, "nobody acknowledged anything"
+        away = peak.bytes
+        await hub.start()
+        await until(lambda: cursor_on_disk(scene.home_folder) == HOUR + 4_000, "all is acknowledged", 60)
+        async with python_app(scene.url, scene.device(), scene.server_id, record):
+            await until(lambda: record.last_id == HOUR + 4_000, "all has arrived", 60)
+        watching.cancel()
+    nothing_lost(await all_events(store), record)
+    await store.close()
+    assert not record.gaps, "the hub kept it all"
+    assert away - baseline < 30 * MIB, "flat while the hub is away"
+    assert peak.bytes - baseline < 30 * MIB, "flat while it catches up"
+
+
+SLOW, READING = 20, 10
+LOUD, QUIET = 6_000, 600
+STUCK_SECONDS = 2.0
+
+
+def never_reads(port: int, server_id: str, token: str, wishes: dict[str, str]) -> socket.socket:
+    """An app that joins and takes nothing: what the kernel holds for it is little."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    line.connect(("127.0.0.1", port))
+    line.sendall(head("/socket/websocket?vsn=2.0.0", f"Authorization: Bearer {token}", host=f"127.0.0.1:{port}"))
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += line.recv(1)
+    line.sendall(frame(json.dumps(["1", "1", f"app:{server_id}", "phx_join", wishes]).encode()))
+    return line
+
+
+async def metric(url: str, name: str) -> float:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+async def until_metric(url: str, name: str, wanted: float) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while (value := await metric(url, name)) != wanted:
+        assert asyncio.get_running_loop().time() < deadline, f"{name} is {value} and never {wanted}"
+        await asyncio.sleep(0.1)
+
+
+async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothing(scene: Scene) -> None:
+    """Half of them are cut for what is queued (4 MiB), half, who want only the quiet session, for taking nothing."""
+    reading = [Record(f"reading {number}", 0) for number in range(READING)]
+    store = await scene.store()
+    patience = f"import bridge_server.outbox as outbox; outbox.CUT_SECONDS = {STUCK_SECONDS}\n"
+    async with AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(scene.hub(code=patience))
+        await stack.enter_async_context(scene.home())
+        await publish_fast(store, 100, "warm up")
+        for number, record in enumerate(reading):
+            app = phoenix_app if number < 2 else python_app
+            await stack.enter_async_context(app(scene.url, scene.device(), scene.server_id, record))
+        await until(lambda: all(record.last_id == 100 for record in reading), "the hub has warmed up")
+        slow_tokens = [scene.device() for _ in range(SLOW)]
+        for number, token in enumerate(slow_tokens):
+            wishes = {"since_id": "100"} | ({"session_id": "quiet"} if number % 2 else {})
+            line = never_reads(hub.port, scene.server_id, token, wishes)
+            stack.callback(line.close)
+        await until_metric(scene.url, 'bridge_connections{peer="device"}', SLOW + READING)
+        baseline = hub.resident()
+        peak = Peak(hub)
+        watching = asyncio.create_task(peak.watch())
+        for part in range(10):
+            await asyncio.gather(
+                *(
+                    store.publish({"type": "note", "session_id": name, "n": n, "part": part, "text": "y" * 2_000})
+                    for name, count in (("loud", LOUD), ("quiet", QUIET))
+                    for n in range(count // 10)
+                )
+            )
+            last = await store.head()
+            await until(lambda last=last: all(record.last_id == last for record in reading), "readers have it all")
+        await until_metric(scene.url, "bridge_cuts_total", SLOW)
+        await until_metric(scene.url, 'bridge_connections{peer="device"}', READING)
+        assert await metric(scene.url, "bridge_queued_bytes") == 0, "what was queued for them is forgotten"
+        watching.cancel()
+        back = [Record("cut, and back", 100), Record("cut, and back", 100), Record("cut late, and back", last)]
+        for record, token in zip(back, slow_tokens, strict=False):
+            app = phoenix_app if record is back[1] else python_app
+            await stack.enter_async_context(app(scene.url, token, scene.server_id, record))
+        await publish_fast(store, 10, "the last ones")
+        last = await store.head()
+        everybody = [*reading, *back]
+        await until(lambda: all(record.last_id == last for record in everybody), "everybody is live again")
+    nothing_lost(await all_events(store), *everybody)
+    await store.close()
+    assert not any(record.gaps for record in reading)
+    assert [len(record.gaps) for record in back] == [1, 1, 0], "14 MB were sent: the live tier holds 8 MiB"
+    growth = peak.bytes - baseline
+    assert growth < (SLOW * 4 + 8 + 24) * MIB, f"{growth / MIB:.0f} MiB"
