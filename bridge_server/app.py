@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from bridge_server import enrol, loopback
-from bridge_server.api import Api
+from bridge_server.api import Api, error
 from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
 from bridge_server.channels import Router
 from bridge_server.channels.app import AppChannel
@@ -24,7 +24,7 @@ from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.port import Port
-from bridge_server.web import routes
+from bridge_server.web import routes as viewer
 from protocol.errors import API_ERRORS
 
 log = logging.getLogger("bridge_server")
@@ -131,7 +131,7 @@ class Hub:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
@@ -197,7 +197,7 @@ class Hub:
         assert self._api is not None
         app.on_response_prepare.append(self._api.prepare)
         app.router.add_routes(self._api.routes())
-        app.router.add_routes(routes.routes())
+        app.router.add_routes(viewer.routes())
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
@@ -218,15 +218,15 @@ class Hub:
             link = request.path == "/" and request.method in ("GET", "HEAD")
             reason = loopback.check_request(request.headers.items(), hosts, own, link=link)
             if reason is not None:
-                return _error(403, reason, "this hub does not serve that host or origin")
+                return error(reason)
             try:
                 return await handler(request)
             except web.HTTPException as answer:
                 code = answer.reason.lower().replace(" ", "_")
-                return _error(answer.status, code, API_ERRORS[code].meaning if code in API_ERRORS else answer.reason)
+                return error(code) if code in API_ERRORS else _error(answer.status, code, answer.reason)
             except Exception:
                 log.exception("the handler of %s failed", request.path)
-                return _error(500, "internal", "the hub failed; its log says why")
+                return error("internal")
 
         return check
 
