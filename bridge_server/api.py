@@ -226,7 +226,7 @@ class Api:
         identity = self._identify(request)
         if isinstance(identity, Device):
             home = self._homes.get(identity.server_id)
-            since = self._clock.shown(home.online_since if home.online else home.absent_since)
+            since = self._clock.shown(home.shown_since)
             try:
                 server_name = home.name or self._stored_name(identity.server_id)
             except KeyError:  # the home's credentials were revoked one by one; its apps stand
@@ -238,7 +238,7 @@ class Api:
                 "server_id": identity.server_id,
                 "server_name": server_name,
                 "scopes": _sorted(identity),
-                "server": {"online": home.online, "since": since},
+                "server": {"online": home.shown_online, "since": since},
             }
         elif isinstance(identity, Server):
             facts = {"kind": "server", "server_id": identity.server_id, "name": identity.name}

@@ -109,6 +109,19 @@ async def expect_messages(page: Page, *numbers: int) -> None:
     await expect(messages(page)).to_have_text([f"message {number}" for number in numbers])
 
 
+async def expect_kept(page: Page, count: int) -> None:
+    """The browser comes to hold this many events in its database."""
+    await page.wait_for_function(
+        """(count) => new Promise((resolve) => {
+            indexedDB.open("session-bridge").onsuccess = ({target: {result: db}}) => {
+                const all = db.transaction("records").objectStore("records").count();
+                all.onsuccess = () => { db.close(); resolve(all.result === count); };
+            };
+        })""",
+        arg=count,
+    )
+
+
 async def open_session(page: Page, title: str = "message 1") -> None:
     await page.get_by_role("link", name=title).click()
     await expect(page.get_by_role("heading", name=title, exact=False).first).to_be_visible()

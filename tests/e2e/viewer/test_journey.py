@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import WebSocket, expect
 
 from deploy.sample_session import ANSWER, FIRST_THOUGHT, QUESTION, turn
-from tests.e2e.viewer.stage import Scene, expect_messages, messages, open_session, state, tell
+from tests.e2e.viewer.stage import Scene, expect_kept, expect_messages, messages, open_session, state, tell
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -203,6 +203,7 @@ async def test_a_reload_goes_on_behind_its_cursor(scene: Scene) -> None:
         page = await scene.paired()
         await open_session(page)
         await expect_messages(page, 1, 2, 3)
+        await expect_kept(page, 3)
         page.on("websocket", watch)
         await page.goto("about:blank")
         await tell(home, 4, 5)
@@ -217,6 +218,7 @@ async def test_a_reload_goes_on_behind_its_cursor(scene: Scene) -> None:
         await expect_messages(other, 1, 2, 3, 4, 5, 6)
         await tell(home, 7)
         await expect_messages(other, 1, 2, 3, 4, 5, 6, 7)
+        await expect_kept(page, 7)
         await page.reload()
         await expect_messages(page, 1, 2, 3, 4, 5, 6, 7)
 
@@ -228,20 +230,11 @@ async def test_forgetting_a_server_leaves_nothing_in_the_browser(scene: Scene) -
         await open_session(page)
         await expect_messages(page, 1, 2)
         await page.get_by_role("link", name="Back to sessions").click()
-        await page.reload()  # what was received has been written down
+        await expect_kept(page, 2)
         page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
         await page.get_by_text("About this pairing").click()
         await expect(page.get_by_text("kept in this browser only")).to_be_visible()
         await page.get_by_role("button", name="Forget this server").click()
         await expect(page.get_by_label("Pairing code")).to_be_visible()
         assert "sbd_" not in json.dumps(await page.evaluate("({...localStorage})"))
-        count = """() => new Promise((resolve) => {
-            indexedDB.open("session-bridge").onsuccess = ({target: {result: db}}) => {
-                const all = db.transaction("records").objectStore("records").count();
-                all.onsuccess = () => { db.close(); resolve(all.result); };
-            };
-        })"""
-        for _ in range(100):
-            if await page.evaluate(count) == 0:
-                break
-        assert await page.evaluate(count) == 0
+        await expect_kept(page, 0)
