@@ -66,11 +66,16 @@ class ScriptedHome:
 
 @asynccontextmanager
 async def scripted_home(
-    hub_url: str, server_id: str, token: str, epoch: str = "epoch-1", name: str = "a scripted home"
+    hub_url: str, server_id: str, token: str, epoch: str = "epoch-1", name: str = "a scripted home", head: int = 0
 ) -> AsyncIterator[ScriptedHome]:
-    """Connect to the hub with the home's credential, join, and leave the line at the end."""
+    """Connect to the hub with the home's credential, join, and leave the line at the end.
+
+    With a `head` it says that its store holds events up to that id, and then tells them from 1.
+    """
     url = hub_url.replace("http", "ws", 1) + "/socket/websocket?vsn=2.0.0"
     async with connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None) as socket:
         home = ScriptedHome(socket, server_id, epoch, name)
+        home.last_id = head
         await home.join()
+        home.last_id = 0
         yield home

@@ -175,7 +175,10 @@ export class Home {
     if (gap.from_id === START.id) return; // a first visit: what the hub no longer holds was never here
     this.keep(); // under the epoch that ends here
     const cursor = this.#bridge.cursor;
-    if (this.#journal && cursor?.epoch) {
+    // After a hub_reset nobody knows yet whether anything is missing: the next verdict, or the next visit, will say.
+    const open = gap.reason === "hub_reset";
+    if (this.gap?.reason === "hub_reset") this.transcript.heal(this.gap.from_id);
+    if (this.#journal && cursor?.epoch && !open) {
       const record = { id: Number(gap.from_id) + 0.5, gap };
       this.#writing = this.#writing.then(() => this.#journal?.write(this.id, [record], cursor.epoch, cursor)).catch(() => {});
     }

@@ -36,8 +36,8 @@ class Scene:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.cable.port}/"
 
-    def home(self, epoch: str = "epoch-1") -> Any:
-        return scripted_home(self.hub.url, self.server_id, self.home_token, epoch, "Attic workstation")
+    def home(self, epoch: str = "epoch-1", head: int = 0) -> Any:
+        return scripted_home(self.hub.url, self.server_id, self.home_token, epoch, "Attic workstation", head)
 
     async def code(self) -> dict[str, Any]:
         """Ask for a pairing code, as the home does."""

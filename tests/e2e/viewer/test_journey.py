@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from playwright.async_api import WebSocket, expect
 
 from deploy.sample_session import ANSWER, FIRST_THOUGHT, QUESTION, turn
 from tests.e2e.viewer.stage import Scene, expect_kept, expect_messages, messages, open_session, state, tell
+from tests.support.running_hub import running_hub
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -147,6 +149,32 @@ async def test_a_replaced_store_at_home_begins_a_new_history(scene: Scene) -> No
         await expect_messages(page, 1, 2, 3, 4, 5)
         await tell(home, 6)
         await expect_messages(page, 1, 2, 3, 4, 5, 6)
+
+
+async def test_a_hub_that_lost_its_memory_says_so_and_gets_it_back_from_home(scene: Scene, tmp_path: Path) -> None:
+    async with scene.home() as home:
+        await tell(home, 1, 2, 3)
+        page = await scene.paired()
+        await open_session(page)
+        await expect_messages(page, 1, 2, 3)
+    await scene.hub.close()
+    await expect(state(page)).to_contain_text("Offline since")
+    async with running_hub(tmp_path, public_url=scene.url, cold_wait=0.2, status_grace=0.05) as hub:
+        scene.hub = hub
+        scene.cable.lead_to(hub.port)
+        await page.evaluate("dispatchEvent(new Event('online'))")
+        await expect(state(page)).to_have_text("Waiting for home")
+        await expect(page.locator(".row.gap")).to_contain_text("Events may be missing here")
+        async with scene.home(head=5) as home:
+            await tell(home, 1, 2, 3, 4, 5)
+            await expect_messages(page, 1, 2, 3, 4, 5)
+            await expect(state(page)).to_have_text("Online")
+            await expect(page.locator(".row.gap")).to_be_hidden()
+            await expect(page.locator(".gap-notice")).to_be_hidden()
+            await expect_kept(page, 5)
+            await page.reload()
+            await expect_messages(page, 1, 2, 3, 4, 5)
+            await expect(page.locator(".row.gap")).to_have_count(0)
 
 
 async def test_home_offline_is_said_and_its_return_too(scene: Scene) -> None:
