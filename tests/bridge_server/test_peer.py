@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from bridge_server.channels import Channel, Handled, Joined, Ok, Refuse, Reply, Socket, Stop
+from bridge_server.channels import Channel, Handled, Reply, Socket, Stop
 from bridge_server.hub import Message
 from bridge_server.peer import MAX_WAITING
 from protocol.frames import Payload, raw
+from tests.support.probe_channel import Probe
 from tests.support.raw_socket import CLOSE, RawSocket, frame
 from tests.support.recorded_server import PREFIX, RecordedServer, recorded_server
 
@@ -59,55 +60,6 @@ async def until(socket: RawSocket, ref: str) -> list[list[Any]]:
 async def joined(socket: RawSocket, topic: str, ref: str = "1", **payload: Any) -> None:
     socket.send(text(ref, ref, topic, "phx_join", payload))
     assert await read(socket) == [ref, ref, topic, "phx_reply", OK]
-
-
-class Probe(Channel):
-    """Says and records what happens to it."""
-
-    def __init__(self, socket: Socket, log: list[str]) -> None:
-        super().__init__(socket)
-        self._log = log
-
-    def join(self, payload: Payload) -> Joined:
-        return Refuse({"reason": "no"}) if self.socket.topic == "probe:no" else Ok()
-
-    def joined(self) -> None:
-        if self.socket.topic == "probe:joined":
-            raise RuntimeError("crashes after its join was accepted")
-
-    def handle_in(self, event: str, payload: Payload, ref: Any) -> Handled:
-        match event:
-            case "stop":
-                return Stop(Reply("ok", {"bye": 1}))
-            case "unsendable":
-                return Reply("ok", object())
-            case "badname":
-                self.socket.push('a"b', {})
-            case "task":
-                self.socket.spawn(self._fail())
-            case "forever":
-                self.socket.spawn(self._forever())
-            case "fail":
-                self.socket.fail("epoch_changed")
-                self.socket.push("never", {})
-                self.socket.reply(ref, Reply())
-                self.socket.close()
-        return None
-
-    async def _fail(self) -> None:
-        raise RuntimeError("a task that crashes on purpose")
-
-    async def _forever(self) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self._log.append("task ended")
-
-    def terminate(self, reason: str) -> None:
-        self._log.append(reason)
-        self.socket.push("last", {"reason": reason})
-        if self.socket.topic == "probe:raises":
-            raise RuntimeError("a terminate that crashes on purpose")
 
 
 @pytest.fixture
