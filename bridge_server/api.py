@@ -226,7 +226,7 @@ class Api:
         identity = self._identify(request)
         if isinstance(identity, Device):
             home = self._homes.get(identity.server_id)
-            since = self._clock.shown(home.shown_since)
+            since = self._clock.shown(home.shown_since)  # what its apps are told on the socket
             try:
                 server_name = home.name or self._stored_name(identity.server_id)
             except KeyError:  # the home's credentials were revoked one by one; its apps stand
