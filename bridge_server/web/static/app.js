@@ -242,7 +242,8 @@ function drawSession() {
   home.unseen.delete(id);
   setText($("session-title"), titleOf(session));
   const { kind, words, detail } = connection(home.state);
-  setText($("session-home"), home.state.state === "online" ? `${home.name}${session.working.size ? " · working…" : ""}` : `${home.name} · ${detail ?? words}`);
+  setText($("session-home"), `${home.name}${session.working.size && home.state.state === "online" ? " · working…" : ""}`);
+  setText($("session-trouble"), detail ?? "");
   drawPill($("session-state"), kind, words);
   drawCards($("session-notices"), home, session.notices);
   transcript.draw();

@@ -96,7 +96,7 @@ async def test_drop_the_network_return_and_see_exactly_what_was_missed(scene: Sc
         await expect(state(page)).to_have_text("Online")
         scene.cable.cut()
         await expect(state(page)).to_contain_text("Offline since")
-        await expect(page.locator("#session-home")).to_contain_text("can't be reached")
+        await expect(page.locator("#session-trouble")).to_contain_text("can't be reached")
         await tell(home, 4, 5, 6)
         await expect_messages(page, 1, 2, 3)
         scene.cable.mend()
