@@ -4,23 +4,30 @@ Exit codes: 0 done (also when stopped by a signal), 1 it could not be done, 2 th
 hub will not have us (revoked or unknown credential, replaced by another): starting again can't help.
 """
 
-import asyncio
-import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
-import uvloop
 
-from bridge_client import app, ingest, logs, render
+from bridge_client import app, cli_pairing, ingest, logs, render
 from bridge_client.app_client import Event, Item
+from bridge_client.cli_parts import (
+    EXIT_CODES,
+    FILE,
+    as_json_option,
+    fail,
+    hub_url_option,
+    log_options,
+    run,
+    say,
+    state_dir_option,
+    store_option,
+)
 from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
 from bridge_client.cursor import DamagedCursor
 from bridge_client.dial import Stopped
@@ -28,28 +35,6 @@ from bridge_client.keys import BadKeyFile, EnrolmentFailed
 from bridge_client.store import StoreError
 from protocol import event_id as ids
 from protocol.errors import BadEventId
-
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 it could not be done, 2 the command or a setting is wrong, 3 the hub will not have us."
-)
-
-_file = click.Path(path_type=Path, dir_okay=False)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people.")
-_hub_url = click.option("--hub-url", help="Where the hub is; default: the one the credential is for, or this machine.")
-_state_dir = click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the home keeps its files."
-)
-_store = click.option("--store", type=_file, help="The event store (SQLite).")
-_logs = [
-    click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), help="Default INFO."),
-    click.option("--log-json", is_flag=True, default=None, help="Log one JSON object a line."),
-]
-
-
-def _logging(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in _logs:
-        command = option(command)
-    return command
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,6 +47,7 @@ def cli() -> None:
         bridge-client serve                      # enrols itself, then forwards
         bridge-client ingest events.jsonl        # publishes a file's events
         bridge-client status
+        bridge-client pair                       # shows a code for a phone or a browser
     Elsewhere, the hub's operator hands out a credential file:
         bridge-client serve --credential-file home.json
         bridge-client watch --credential-file phone.json
@@ -74,13 +60,13 @@ def cli() -> None:
 @cli.command(epilog=EXIT_CODES)
 @click.option("--name", help="The name that apps see for this home; default: the host's.")
 @click.option(
-    "--credential-file", type=_file, help="The home's credential, as `bridge-server servers add --out` makes it."
+    "--credential-file", type=FILE, help="The home's credential, as `bridge-server servers add --out` makes it."
 )
-@_hub_url
-@_store
-@_state_dir
-@_logging
-@_as_json
+@hub_url_option
+@store_option
+@state_dir_option
+@log_options
+@as_json_option
 def serve(as_json: bool, **options: Any) -> None:
     """Forward the store's events to the hub until SIGINT or SIGTERM. Logs go to standard error.
 
@@ -88,7 +74,7 @@ def serve(as_json: bool, **options: Any) -> None:
     """
     config = Config.from_env(**options)
     logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
-    _run(_serve(config, as_json))
+    run(_serve(config, as_json))
 
 
 async def _serve(config: Config, as_json: bool) -> None:
@@ -96,7 +82,7 @@ async def _serve(config: Config, as_json: bool) -> None:
         credential = await app.obtain_credential(config)
         async with app.forwarding(config, credential, store) as forwarder:
             about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "store": str(config.store_path)}
-            _say(
+            say(
                 f"bridge-client forwards {config.store_path} to {credential.hub_url} as {credential.server_id}"
                 f" (pid {os.getpid()}); Ctrl-C stops it",
                 about | {"pid": os.getpid()} if as_json else None,
@@ -107,16 +93,16 @@ async def _serve(config: Config, as_json: bool) -> None:
 @cli.command("ingest", epilog=EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True, path_type=Path, dir_okay=False))
 @click.option("--session", "session_id", help="The session_id that the events get.")
-@_store
-@_state_dir
-@_as_json
+@store_option
+@state_dir_option
+@as_json_option
 def ingest_files(files: tuple[Path, ...], session_id: str | None, as_json: bool, **options: Any) -> None:
     """Publish the events in FILES (- is standard input): JSON lines, one JSON document, or server-sent events.
 
     What is broken is reported with its line number and skipped; the rest goes through.
     """
     config = Config.from_env(**options)
-    _run(_ingest(config, files, session_id, as_json))
+    run(_ingest(config, files, session_id, as_json))
 
 
 async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | None, as_json: bool) -> None:
@@ -135,22 +121,22 @@ async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | Non
             for problem in report.problems:
                 click.echo(f"{path}:{problem.line}: {problem.reason}", err=True)
             counts = {"file": str(path), "published": report.published, "skipped": report.broken}
-            _say(f"{path}: {report.published} published, {report.broken} skipped", counts if as_json else None)
+            say(f"{path}: {report.published} published, {report.broken} skipped", counts if as_json else None)
             if stopped is not None:
-                _fail(f"{path}: {stopped}")
+                fail(f"{path}: {stopped}")
 
 
 @cli.command(epilog=EXIT_CODES)
 @click.option(
-    "--credential-file", type=_file, help="The app's credential; default: app-credential.json in the state directory."
+    "--credential-file", type=FILE, help="The app's credential; default: app-credential.json in the state directory."
 )
 @click.option("--since", help="Resume behind this event id; default: only what happens from now on.")
 @click.option("--epoch", help="The epoch that --since belongs to; default: the hub's current one.")
 @click.option("--session", "session_id", help="Only the events of this session.")
-@_hub_url
-@_state_dir
-@_logging
-@_as_json
+@hub_url_option
+@state_dir_option
+@log_options
+@as_json_option
 def watch(
     as_json: bool,
     credential_file: Path | None,
@@ -170,7 +156,7 @@ def watch(
     except BadEventId as error:
         raise click.UsageError(f"--since: {error}") from None
     path = credential_file or config.state_dir / "app-credential.json"
-    _run(_watch(config, path, cursor, session_id, as_json))
+    run(_watch(config, path, cursor, session_id, as_json))
 
 
 async def _watch(
@@ -178,7 +164,7 @@ async def _watch(
 ) -> None:
     credential = app.kept_credential(config, path)
     if credential is None:
-        _fail(f"there is no {path}; on the hub: bridge-server devices add SERVER_ID NAME --out {path}")
+        fail(f"there is no {path}; on the hub: bridge-server devices add SERVER_ID NAME --out {path}")
     async with app.app_client(credential, cursor=cursor, session_id=session_id) as client:
         async for item in client:
             _show(item, as_json)
@@ -194,14 +180,14 @@ def _show(item: Item, as_json: bool) -> None:
 
 
 @cli.command(epilog=EXIT_CODES)
-@_store
-@_state_dir
-@_hub_url
-@click.option("--credential-file", type=_file, help="The home's credential.")
-@_as_json
+@store_option
+@state_dir_option
+@hub_url_option
+@click.option("--credential-file", type=FILE, help="The home's credential.")
+@as_json_option
 def status(as_json: bool, **options: Any) -> None:
     """Say how things stand: the store, how far the hub has acknowledged, the credential, whether the hub answers."""
-    _run(_status(Config.from_env(**options), as_json))
+    run(_status(Config.from_env(**options), as_json))
 
 
 async def _status(config: Config, as_json: bool) -> None:
@@ -224,26 +210,7 @@ async def _status(config: Config, as_json: bool) -> None:
     click.echo("\n".join(f"{name:<11}{none.get(name) if value is None else value}" for name, value in facts.items()))
 
 
-def _say(text: str, facts: dict[str, Any] | None) -> None:
-    click.echo(text if facts is None else json.dumps(facts))
-    sys.stdout.flush()
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run until done, or until SIGINT or SIGTERM: then `work` is cancelled, cleans up, and that is success."""
-    uvloop.run(_until_stopped(work))
-
-
-async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(work)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-def _fail(message: str) -> NoReturn:
-    raise click.ClickException(message)
+cli_pairing.add_to(cli)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from bridge_server import enrol, loopback
+from bridge_server.api import Api, error
 from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
 from bridge_server.channels import Router
 from bridge_server.channels.app import AppChannel
@@ -23,6 +24,8 @@ from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.port import Port
+from bridge_server.web import routes as viewer
+from protocol.errors import API_ERRORS
 
 log = logging.getLogger("bridge_server")
 _http_log = logging.getLogger("bridge_server.silent")
@@ -71,6 +74,7 @@ class Hub:
         self._closed = asyncio.Event()
         self._listener: Port | None = None
         self._runner: web.AppRunner | None = None
+        self._api: Api | None = None
 
     async def __aenter__(self) -> "Hub":
         try:
@@ -95,6 +99,19 @@ class Hub:
             channel_limit=config.channel_limit,
             origins=self._origins,
         )
+        self._api = Api(
+            self.credentials.database.path,
+            authenticate=lambda request: self._authenticate(
+                list(request.headers.items()), (), list(request.query.items())
+            ),
+            server_name=self.credentials.server_name,
+            online=self._online,
+            homes=self.homes,
+            clock=self.clock,
+            config=config,
+            origins=self._origins,
+        )
+        await self._api.start()
         self._runner = web.AppRunner(
             self._http(hosts), handler_cancellation=True, access_log=None, logger=_http_log, keepalive_timeout=15
         )
@@ -121,7 +138,7 @@ class Hub:
         log.info("listening on %s", self.url)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
@@ -143,6 +160,8 @@ class Hub:
             await self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._api is not None:
+            await self._api.close()
         if self._enrolment is not None:
             self._enrolment.remove_key()
         if self._own_credentials:
@@ -152,6 +171,13 @@ class Hub:
     def _authenticate(self, headers: Pairs, subprotocols: Sequence[str], query: Pairs) -> Identity:
         token = credential(headers, subprotocols, query, allow_query=self.config.allow_query_credentials)
         return self.credentials.authenticate(token)
+
+    def _online(self) -> frozenset[int]:
+        assert self._listener is not None
+        peers = (driver.peer for driver in self._listener.drivers)
+        return frozenset(
+            peer.identity.credential_id for peer in peers if peer is not None and peer.identity is not None
+        )
 
     async def _watch_revocations(self) -> None:
         unread = failing = False
@@ -188,6 +214,10 @@ class Hub:
     def _http(self, hosts: frozenset[str] | None) -> web.Application:
         app = web.Application(middlewares=[self._site_check(hosts)], client_max_size=64 * 1024)
         app.on_response_prepare.append(_close_connection)
+        assert self._api is not None
+        app.on_response_prepare.append(self._api.prepare)
+        app.router.add_routes(self._api.routes())
+        app.router.add_routes(viewer.routes())
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
@@ -201,16 +231,22 @@ class Hub:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             own = loopback.own_origins(self.port, self.config.public_url) | set(self._origins)
-            reason = loopback.check_request(request.headers.items(), hosts, own)
+            if hosts is None:  # strangers may reach this port by any name, and so may its own pages
+                own |= {
+                    o for scheme in ("http", "https") if (o := loopback.normal_origin(f"{scheme}://{request.host}"))
+                }
+            link = request.path == "/" and request.method in ("GET", "HEAD")
+            reason = loopback.check_request(request.headers.items(), hosts, own, link=link)
             if reason is not None:
-                return _error(403, reason, "this hub does not serve that host or origin")
+                return error(reason)
             try:
                 return await handler(request)
             except web.HTTPException as answer:
-                return _error(answer.status, answer.reason.lower().replace(" ", "_"), answer.reason)
+                code = answer.reason.lower().replace(" ", "_")
+                return error(code) if code in API_ERRORS else _error(answer.status, code, answer.reason)
             except Exception:
                 log.exception("the handler of %s failed", request.path)
-                return _error(500, "internal", "the hub failed; its log says why")
+                return error("internal")
 
         return check
 

@@ -4,19 +4,17 @@ Credentials are opaque tokens of 256 random bits, kept as SHA-256 in SQLite; the
 made. Several processes may use one database: the hub reads, the command line adds and revokes.
 """
 
-import os
 import re
 import secrets
-import sqlite3
 import time
 import unicodedata
 from base64 import b32encode, b64decode
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from bridge_server.database import Database
 from protocol.topics import check_server_id
 
 SCOPES = ("view", "approve", "control")
@@ -31,25 +29,6 @@ BEARER_SUBPROTOCOL = "base64url.bearer.phx."
 """A WebSocket subprotocol entry that carries a credential: the Phoenix JavaScript client's `authToken`."""
 
 QUERY_NAMES = ("token", "api_key", "apikey")
-
-_SCHEMA = """
-CREATE TABLE credentials (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    hash BLOB NOT NULL UNIQUE,
-    kind TEXT NOT NULL CHECK (kind IN ('server', 'device', 'operator')),
-    server_id TEXT CHECK ((server_id IS NULL) = (kind = 'operator')),
-    device_id TEXT UNIQUE CHECK ((device_id IS NOT NULL) = (kind = 'device')),
-    name TEXT NOT NULL,
-    scopes TEXT NOT NULL DEFAULT '',
-    created_at INTEGER NOT NULL,
-    revoked_at INTEGER,
-    revocation INTEGER
-) STRICT;
-CREATE INDEX credentials_by_server ON credentials (server_id, kind);
-CREATE INDEX credentials_by_revocation ON credentials (revocation) WHERE revocation IS NOT NULL;
-PRAGMA user_version = 1;
-"""
-_VERSION = 1
 
 
 class Server(NamedTuple):
@@ -96,37 +75,23 @@ class Refused(Exception):
         self.reason = reason
 
 
-class BadDatabase(Exception):
-    """The credential database can't be used; the text says why and what to do."""
-
-
 class Credentials:
     """The credential database. Belongs to the thread that opened it; every call is synchronous and short.
 
-    Writes are durable when they return. Raises BadDatabase when the file can't be opened or is of a newer version.
+    Writes are durable when they return. Raises database.BadDatabase when the file can't be opened or is of a newer
+    version.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.database = Database(path)
+        self._db = self.database.connection
         self._clock = clock
-        self._own_writes = False
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # The file exists with its final mode before SQLite puts anything into it; the WAL files copy that mode.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            if path.stat().st_mode & 0o077:
-                path.chmod(0o600)
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._migrate(path)
-        except (OSError, sqlite3.Error) as error:
-            raise BadDatabase(f"the credential database {path} can't be used: {error}") from None
-        self._data_version = self._scalar("PRAGMA data_version")
-        self._revocation = self._scalar("SELECT coalesce(max(revocation), 0) FROM credentials")
+        self._data_version = self.database.scalar("PRAGMA data_version")
+        self._revocation = self.database.scalar("SELECT coalesce(max(revocation), 0) FROM credentials")
 
     def close(self) -> None:
         """Let go of the file. Closing twice is harmless."""
-        self._db.close()
+        self.database.close()
 
     def authenticate(self, token: str) -> Identity:
         """The identity behind `token`: one indexed look-up, the same for unknown, malformed and oversized tokens.
@@ -155,9 +120,9 @@ class Credentials:
 
     def changed(self) -> bool:
         """Whether anything was written since the last call, by this process or another. Reads no table."""
-        version = self._scalar("PRAGMA data_version")
-        changed = self._own_writes or version != self._data_version
-        self._own_writes, self._data_version = False, version
+        version = self.database.scalar("PRAGMA data_version")
+        changed = self.database.wrote or version != self._data_version
+        self.database.wrote, self._data_version = False, version
         return changed
 
     def revoked(self) -> frozenset[int]:
@@ -174,7 +139,7 @@ class Credentials:
         Raises ValueError for an unusable name, BadTopic (a ValueError) for a malformed id, KeyError for an unknown one.
         """
         name = clean_name(name)
-        with self._writing():
+        with self.database.writing():
             if server_id is None:
                 server_id = b32encode(secrets.token_bytes(17))[:26].decode().lower()
             else:
@@ -187,25 +152,50 @@ class Credentials:
 
         Raises ValueError for an unusable name or scope, KeyError for a home that is unknown or revoked.
         """
+        with self.database.writing():
+            return self.insert_device(server_id, name, scopes)
+
+    def insert_device(self, server_id: str, name: str, scopes: Sequence[str]) -> tuple[Device, str]:
+        """`add_device` within a transaction of the caller's."""
         name = clean_name(name)
         if not scopes or not set(scopes) <= set(SCOPES):
             raise ValueError(f"scopes are one or more of {', '.join(SCOPES)}")
         device_id = b32encode(secrets.token_bytes(10)).decode().lower()
-        with self._writing():
-            self._known(server_id)
-            credential_id, token = self._insert("device", "sbd_", name, server_id, device_id, scopes)
+        self._known(server_id)
+        credential_id, token = self._insert("device", "sbd_", name, server_id, device_id, scopes)
         return Device(credential_id, device_id, server_id, name, frozenset(scopes)), token
 
     def add_operator(self, name: str) -> tuple[Operator, str]:
         """A credential for whoever reads the metrics. Returns it with its token. Raises ValueError for a bad name."""
         name = clean_name(name)
-        with self._writing():
+        with self.database.writing():
             credential_id, token = self._insert("operator", "sbo_", name)
         return Operator(credential_id, name), token
 
     def servers(self) -> list[Entry]:
         """Every credential of a home, oldest first, the revoked ones too."""
         return self._entries("server")
+
+    def server_name(self, server_id: str) -> str:
+        """The name in the newest standing credential of a home. Raises KeyError when none stands."""
+        row = self._db.execute(
+            "SELECT name FROM credentials WHERE server_id = ? AND kind = 'server' AND revocation IS NULL"
+            " ORDER BY id DESC LIMIT 1",
+            (server_id,),
+        ).fetchone()
+        if row is None:
+            raise KeyError(server_id)
+        return str(row[0])
+
+    def device(self, server_id: str, device_id: str) -> Device | None:
+        """An app of a home, revoked or not; None when this home has no such app, whoever else may have it."""
+        row = self._db.execute(
+            "SELECT id, kind, server_id, device_id, name, scopes FROM credentials"
+            " WHERE device_id = ? AND server_id = ?",
+            (device_id, server_id),
+        ).fetchone()
+        found = _identity(*row) if row is not None else None
+        return found if isinstance(found, Device) else None
 
     def devices(self, server_id: str | None = None) -> list[Entry]:
         """Every credential of an app (of one home), oldest first, the revoked ones too."""
@@ -226,23 +216,6 @@ class Credentials:
     def revoke_credential(self, credential_id: int) -> int:
         """End one credential by its number. Returns how many stood until now (0 or 1)."""
         return self._revoke(credential_id=credential_id)
-
-    def _migrate(self, path: Path) -> None:
-        version = self._scalar("PRAGMA user_version")
-        if version == 0:
-            # Two processes may start on an empty file at once: whoever comes second finds the work done.
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                if self._scalar("PRAGMA user_version") == 0:
-                    for statement in _SCHEMA.split(";"):
-                        self._db.execute(statement)
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-        elif version != _VERSION:
-            self._db.close()
-            raise BadDatabase(f"{path} was written by a newer version (schema {version}); upgrade bridge-server")
 
     def _known(self, server_id: str) -> None:
         known = "SELECT 1 FROM credentials WHERE server_id = ? AND kind = 'server' AND revocation IS NULL"
@@ -269,7 +242,7 @@ class Credentials:
     def _revoke(
         self, server_id: str | None = None, device_id: str | None = None, credential_id: int | None = None
     ) -> int:
-        with self._writing():
+        with self.database.writing():
             (last,) = self._db.execute("SELECT coalesce(max(revocation), 0) FROM credentials").fetchone()
             return self._db.execute(
                 "UPDATE credentials SET revoked_at = ?, revocation = ?"
@@ -284,20 +257,6 @@ class Credentials:
             (kind, server_id),
         ).fetchall()
         return [Entry(_identity(*row[:6]), row[6], row[7]) for row in rows]
-
-    def _scalar(self, query: str) -> int:
-        return int(self._db.execute(query).fetchone()[0])
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-        self._own_writes = True
 
 
 def clean_name(name: str) -> str:

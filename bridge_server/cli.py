@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge_server import logs
-from bridge_server.auth import SCOPES, BadDatabase, Credentials, Device, Entry, Identity, Operator, Server
+from bridge_server.auth import SCOPES, Credentials, Device, Entry, Identity, Operator, Server
 from bridge_server.config import BadConfig, Config
+from bridge_server.database import BadDatabase
 
 EXIT_CODES = "Exit codes: 0 done, 1 it could not be done, 2 the command or a setting is wrong."
 

@@ -8,8 +8,9 @@
     BadEventId (ValueError)      an event id or cursor that breaks the grammar of `event_id.py`
     BadTopic (ValueError)        a topic, event name or server id that some client can't take
     InvalidEvent (ValueError)    an event that may not be stored or relayed
+    BadCode (ValueError)         a text that is no pairing code
 
-The two tables below are read by the hub (what to say), by the forwarder (whether to come back) and by the
+The tables below are read by the hub (what to say), by the forwarder (whether to come back) and by the
 documentation test (nothing may be said that docs/wire.md does not explain).
 """
 
@@ -58,6 +59,10 @@ class BadTopic(ValueError):
 
 class InvalidEvent(ValueError):
     """An event that the store refuses to keep and the hub refuses to relay; the text says what and where."""
+
+
+class BadCode(ValueError):
+    """A text that can't be a pairing code, whatever codes there are."""
 
 
 class CloseCode(NamedTuple):
@@ -142,3 +147,42 @@ REFUSALS = {
     )
 }
 """Reasons the hub gives. `come_back` answers for the same request with the same credential."""
+
+
+class ApiError(NamedTuple):
+    """One `code` of the hub's HTTP API: {"error": {"code", "message", ...}}."""
+
+    code: str
+    status: int
+    meaning: str
+    come_back: bool
+
+
+API_ERRORS = {
+    row.code: row
+    for row in (
+        ApiError("bad_request", 400, "the body is not JSON of the documented shape", False),
+        ApiError("bad_name", 400, "a name needs at least one visible character", False),
+        ApiError("malformed", 400, "no pairing code looks like this", False),
+        ApiError("credential_missing", 403, "no credential was sent", False),
+        ApiError("credential_invalid", 403, "no such credential", False),
+        ApiError("credential_revoked", 403, "the credential was revoked", False),
+        ApiError("credential_in_query", 403, "a credential was put into the URL; send it in a header", False),
+        ApiError("unauthorized", 403, "this kind of credential may not do that", False),
+        ApiError("bad_host", 403, "the Host header names a host that this hub does not serve", False),
+        ApiError("bad_origin", 403, "the request comes from a site that may not ask", False),
+        ApiError("wrong", 403, "no code that serves now is this one; if yours is old, ask for a new one", False),
+        ApiError("not_found", 404, "there is no such thing, or it belongs to another home", False),
+        ApiError("method_not_allowed", 405, "this path takes other methods", False),
+        ApiError("timeout", 408, "the body took too long", True),
+        ApiError("too_many_devices", 409, "this home has as many apps as it may; revoke one", False),
+        ApiError("expired", 410, "the code is right but no longer serves; ask for a new one", False),
+        ApiError("reused", 410, "the code is right but was redeemed already; ask for a new one", False),
+        ApiError("too_large", 413, "the body is longer than 4096 bytes", False),
+        ApiError("unsupported_media_type", 415, "bodies are application/json", False),
+        ApiError("rate_limited", 429, "too often; `retry_after_ms` says when to come back", True),
+        ApiError("internal", 500, "the hub failed; its log says why", True),
+        ApiError("overloaded", 503, "the hub has too much to do; Retry-After says when to come back", True),
+    )
+}
+"""Codes the HTTP API answers with. `come_back` answers for the same request with the same credential."""

@@ -1,7 +1,8 @@
-"""How a home becomes known to a hub. Here: local enrolment, by a key file on the machine that both run on.
+"""How a home becomes known to a hub, and an app to a home.
 
-The hub leaves a fresh key in a file that only its user can read. Whoever can read it is that user, so both sides prove
-that they hold it, over a nonce of each; the key itself crosses no socket:
+Local enrolment, of a home, by a key file on the machine that both run on. The hub leaves a fresh key in a file that
+only its user can read. Whoever can read it is that user, so both sides prove that they hold it, over a nonce of each;
+the key itself crosses no socket:
 
     home -> hub   POST LOCAL_CHALLENGE_PATH   LocalChallenge {nonce}
     hub -> home                               LocalAnswer {nonce, proof}          proof = hub_proof(...)
@@ -9,23 +10,51 @@ that they hold it, over a nonce of each; the key itself crosses no socket:
     hub -> home                               LocalEnrolled {server_id, credential}
 
 A nonce serves one exchange. Nonces and proofs are 32 bytes in lowercase hex.
+
+Pairing, of an app, by a code that its owner carries from the one screen to the other:
+
+    home -> hub   POST PAIRING_CODES_PATH    CodeWanted {scopes?, expires_in?}     -> CodeIssued {code, link, ...}
+    app  -> hub   POST PAIRING_REDEEM_PATH   Redeem {code, name}                   -> Redeemed {credential, ...}
+    home -> hub   GET  PAIRING_CODES_PATH/id                                       -> PairingState {status, device?}
+
+A code is `HHHH-SSSS-SSSS`: four letters that find the pairing and eight that are its secret. It serves once.
 """
 
 import hmac
 import re
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from protocol.errors import BadCode
 
 LOCAL_CHALLENGE_PATH = "/api/servers/local/challenge"
 LOCAL_ENROL_PATH = "/api/servers/local/enrol"
 
+PAIRING_CODES_PATH = "/api/pairing/codes"
+PAIRING_REDEEM_PATH = "/api/pairing/redeem"
+SERVERS_PATH = "/api/servers"
+ME_PATH = "/api/me"
+
 KEY_BYTES = 32
+
+CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
+"""What codes are made of: no vowels (no words), no digits (none to mistake for a letter)."""
+
+HANDLE_LENGTH = 4
+SECRET_LENGTH = 8
+
+CODE_SECONDS = 300
+"""How long a code serves at most."""
+
+Scope = Literal["view", "approve", "control"]
 
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 _SECRETS = re.compile(
     r"(sb[sdo]_)[A-Za-z0-9_-]{16,}"
+    r"|([#?&]pair=)[^\s&'\"]+"
+    rf"|(\b[{CODE_LETTERS}]{{4}}-)[{CODE_LETTERS}]{{4}}-[{CODE_LETTERS}]{{4}}\b"
     r"|(base64url\.bearer\.phx\.)[^\s,;'\"]+"
     r"|(\b(?:bearer|x-api-key)['\"]?[\s:=,]+b?['\"]?)[^\s,;'\"]{16,}"
     r"|([?&](?:token|api_?key)=)[^\s&#'\"]+",
@@ -63,6 +92,114 @@ class LocalEnrolled(Struct, frozen=True):
 
     server_id: str
     credential: str
+
+
+class Code(NamedTuple):
+    """A pairing code taken apart. `str()` writes it as people read it."""
+
+    handle: str
+    secret: str
+
+    def __str__(self) -> str:
+        half = SECRET_LENGTH // 2
+        return f"{self.handle}-{self.secret[:half]}-{self.secret[half:]}"
+
+
+class CodeWanted(Struct, frozen=True):
+    """A home asks for a code. `scopes` is what the app will be allowed to do, `expires_in` seconds."""
+
+    scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=3)] = ("view", "approve")
+    expires_in: Annotated[int, Meta(ge=1, le=CODE_SECONDS)] = CODE_SECONDS
+
+
+class CodeIssued(Struct, frozen=True):
+    """A code. `link` opens the hub's own page with the code in the fragment, which no browser sends to any server."""
+
+    pairing_id: Annotated[str, Meta(pattern=r"^[0-9a-z]{1,64}\Z")]
+    code: Annotated[str, Meta(max_length=64)]
+    expires_at: Annotated[str, Meta(max_length=64)]
+    scopes: list[str]
+    link: Annotated[str, Meta(max_length=1024)]
+
+
+class PairedDevice(Struct, frozen=True):
+    """The app that redeemed a code."""
+
+    device_id: str
+    name: str
+    scopes: list[str]
+
+
+class PairingState(Struct, frozen=True, omit_defaults=True):
+    """What became of a code. `closed`: by the home, or by too many wrong secrets."""
+
+    status: Literal["open", "redeemed", "expired", "closed"]
+    device: PairedDevice | UnsetType = UNSET
+
+
+class Redeem(Struct, frozen=True):
+    """An app hands in a code; `name` is what the home will see it as."""
+
+    code: str
+    name: Annotated[str, Meta(max_length=512)]
+
+
+class Redeemed(Struct, frozen=True):
+    """The app's identity. Whoever holds `credential` is that app."""
+
+    device_id: str
+    server_id: str
+    server_name: str
+    scopes: list[str]
+    credential: str
+
+
+class DeviceListed(Struct, frozen=True):
+    """One app of a home, revoked ones too. Times are RFC 3339; `online`: it holds an open socket now."""
+
+    device_id: str
+    name: str
+    scopes: list[str]
+    created_at: str
+    revoked_at: str | None
+    online: bool
+
+
+class DeviceList(Struct, frozen=True):
+    """The apps of a home, oldest first."""
+
+    devices: list[DeviceListed]
+
+
+def parse_code(text: str) -> Code:
+    """The code that `text` means, in either case, with or without dashes and spaces. Raises BadCode.
+
+    Judged by the text alone: whether there is such a code is another question.
+    """
+    if len(text) <= _LONGEST_CODE and (found := _CODE.fullmatch(_BETWEEN.sub("", text))):
+        return Code(found[1].upper(), found[2].upper())
+    raise BadCode(f"a code is {HANDLE_LENGTH + SECRET_LENGTH} letters of {CODE_LETTERS}, such as BCDF-GHJK-LMNP")
+
+
+def pairing_link(hub_url: str, code: Code) -> str:
+    """The link that opens the hub's page and hands it the code."""
+    return f"{hub_url.rstrip('/')}/#pair={code}"
+
+
+def parse_link(text: str) -> tuple[str, Code]:
+    """The hub's URL and the code in a pairing link. Raises BadCode."""
+    hub_url, mark, code = text.strip().partition("#pair=")
+    if not mark or not hub_url.startswith(("http://", "https://")):
+        raise BadCode("a pairing link looks like https://hub.example/#pair=BCDF-GHJK-LMNP")
+    return hub_url.rstrip("/"), parse_code(code)
+
+
+_LONGEST_CODE = 64
+# What keyboards and chat programs make of a dash or a space.
+_BETWEEN = re.compile(r"[\s\u00ad\u200b\u2010-\u2015\u2212\ufe58\ufe63\uff0d-]+")
+_CODE = re.compile(
+    rf"([{CODE_LETTERS}]{{{HANDLE_LENGTH}}})([{CODE_LETTERS}]{{{SECRET_LENGTH}}})", re.ASCII | re.IGNORECASE
+)
 
 
 def local_key_name(port: int) -> str:

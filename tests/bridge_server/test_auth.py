@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge_server.auth import BadDatabase, Credentials, Device, Operator, Refused, Server, clean_name, credential
+from bridge_server.auth import Credentials, Device, Operator, Refused, Server, clean_name, credential
+from bridge_server.database import BadDatabase
 from bridge_server.loopback import (
     check_request,
     client_address,

@@ -1,0 +1,120 @@
+"""The hub's SQLite file: opened so that only its owner can read it, and brought forward to the version of this code.
+
+Several processes may use one file. Each `Database` is one connection and belongs to the thread that opened it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+# One script for each step from one version to the next. A step keeps what is there; it is never edited once released.
+_STEPS: Final = (
+    """
+CREATE TABLE credentials (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    hash BLOB NOT NULL UNIQUE,
+    kind TEXT NOT NULL CHECK (kind IN ('server', 'device', 'operator')),
+    server_id TEXT CHECK ((server_id IS NULL) = (kind = 'operator')),
+    device_id TEXT UNIQUE CHECK ((device_id IS NOT NULL) = (kind = 'device')),
+    name TEXT NOT NULL,
+    scopes TEXT NOT NULL DEFAULT '',
+    created_at INTEGER NOT NULL,
+    revoked_at INTEGER,
+    revocation INTEGER
+) STRICT;
+CREATE INDEX credentials_by_server ON credentials (server_id, kind);
+CREATE INDEX credentials_by_revocation ON credentials (revocation) WHERE revocation IS NOT NULL;
+""",
+    """
+CREATE TABLE pairings (
+    id TEXT PRIMARY KEY,
+    server_id TEXT NOT NULL,
+    handle BLOB UNIQUE,
+    secret BLOB NOT NULL,
+    scopes TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'redeemed', 'closed')),
+    wrong INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    ends_at INTEGER NOT NULL,
+    device_id TEXT
+) STRICT;
+CREATE INDEX pairings_by_server ON pairings (server_id);
+CREATE INDEX pairings_by_end ON pairings (ends_at);
+CREATE TABLE pairing_attempts (
+    id INTEGER PRIMARY KEY,
+    address BLOB NOT NULL,
+    at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX pairing_attempts_by_address ON pairing_attempts (address, at);
+CREATE INDEX pairing_attempts_by_time ON pairing_attempts (at);
+""",
+)
+VERSION: Final = len(_STEPS)
+
+
+class BadDatabase(Exception):
+    """The hub's database can't be used; the text says why and what to do."""
+
+
+class Database:
+    """One connection. Writes are durable when they return.
+
+    Raises BadDatabase when the file can't be opened or was written by a newer version; such a file is left as it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wrote = False
+        """Whether something was committed through this connection since somebody last set this to False."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The file exists with its final mode before SQLite puts anything into it; the WAL files copy that mode.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
+            self.connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            try:
+                self._prepare()
+            except BaseException:
+                self.connection.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise BadDatabase(f"the credential database {path} can't be used: {error}") from None
+
+    def close(self) -> None:
+        """Let go of the file. Closing twice is harmless."""
+        self.connection.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction that holds the write lock from its start: what is read in it stays true until it ends."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self.connection
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT")
+        self.wrote = True
+
+    def scalar(self, query: str) -> int:
+        """The one number that `query` asks for."""
+        return int(self.connection.execute(query).fetchone()[0])
+
+    def _prepare(self) -> None:
+        version = self.scalar("PRAGMA user_version")
+        if version > VERSION:
+            raise BadDatabase(f"{self.path} was written by a newer version (schema {version}); upgrade bridge-server")
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+        if version == VERSION:
+            return
+        # Two processes may find an old file at once: whoever comes second finds the work done.
+        with self.writing() as connection:
+            for step in _STEPS[self.scalar("PRAGMA user_version") :]:
+                for statement in step.split(";"):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
