@@ -106,6 +106,7 @@ class _Server(Struct):
     online: bool
     since: str | None = None
     last_event_at: str | None = None
+    epoch: str | None = None
 
 
 class _Joined(Struct):
@@ -179,6 +180,7 @@ class AppClient:
         self._recover_retained = recover_retained
         self._place = None if cursor is None else Place(*cursor)  # behind the last item put into the queue
         self._taken = self._place  # behind the last item the consumer took
+        self._epoch: str | None = None  # of the events that come, once the hub has said it
         self._queue: asyncio.Queue[tuple[Item | None, Place | None]] = asyncio.Queue(QUEUE_LIMIT)
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -272,11 +274,9 @@ class AppClient:
         envelope = read_json(_ENVELOPE, Raw(data))
         event_id, place = read_id(envelope.event_id), self._place
         assert event_id is not None
-        if place is not None and event_id <= place.event_id:
-            if had_cursor:
-                return  # a repeat
-            place = None  # the home began another epoch; who joined without a cursor is not told
-        self._place = Place(None if place is None else place.epoch, event_id)
+        if had_cursor and place is not None and event_id <= place.event_id:
+            return  # a repeat; without a cursor, lower ids belong to another epoch of the home
+        self._place = Place(self._epoch, event_id)
         self._last_gap = None
         await self._put(Event(event_id, envelope.type, envelope.session_id, data))
 
@@ -303,10 +303,12 @@ class AppClient:
         return retrieve
 
     def _settle(self, epoch: str | None, event_id: int | None) -> None:
+        self._epoch = epoch or self._epoch
         if event_id is not None:
             self._place = Place(epoch, event_id)
 
     async def _tell_status(self, server: _Server) -> None:
+        self._epoch = server.epoch or self._epoch
         status = ServerStatus(server.online, server.since, server.last_event_at)
         if self._last_status is None or (status.online, status.since) != (
             self._last_status.online,

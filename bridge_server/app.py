@@ -24,6 +24,7 @@ from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.port import Port
+from bridge_server.web import routes as viewer
 from protocol.errors import API_ERRORS
 
 log = logging.getLogger("bridge_server")
@@ -76,6 +77,14 @@ class Hub:
         self._api: Api | None = None
 
     async def __aenter__(self) -> "Hub":
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _open(self) -> None:
         config = self.config
         on_loopback = config.host in loopback.LOOPBACK_NAMES
         hosts = loopback.expected_hosts(config.public_url) if on_loopback else None
@@ -127,7 +136,6 @@ class Hub:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._watch_revocations()), loop.create_task(self._expire())]
         log.info("listening on %s", self.url)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
@@ -172,14 +180,27 @@ class Hub:
         )
 
     async def _watch_revocations(self) -> None:
+        unread = failing = False
         while True:
             await asyncio.sleep(REVOCATION_SECONDS)
-            if self.credentials.changed() and (ended := self.credentials.revoked()):
-                assert self._listener is not None
-                for driver in tuple(self._listener.drivers):
-                    identity = driver.peer.identity if driver.peer is not None else None
-                    if identity is not None and identity.credential_id in ended:
-                        driver.close(1001, "credential_revoked")
+            try:
+                unread = self.credentials.changed() or unread
+                ended = self.credentials.revoked() if unread else frozenset()
+                unread = failing = False
+            except Exception:
+                # Looking must go on: a database that is locked or full now may hold a revocation when it is well again.
+                if not failing:
+                    log.exception("revocations can't be read")
+                failing = True
+            else:
+                self._end_sockets(ended)
+
+    def _end_sockets(self, credential_ids: frozenset[int]) -> None:
+        if credential_ids and self._listener is not None:
+            for driver in tuple(self._listener.drivers):
+                identity = driver.peer.identity if driver.peer is not None else None
+                if identity is not None and identity.credential_id in credential_ids:
+                    driver.close(1001, "credential_revoked")
 
     async def _expire(self) -> None:
         while True:
@@ -196,6 +217,7 @@ class Hub:
         assert self._api is not None
         app.on_response_prepare.append(self._api.prepare)
         app.router.add_routes(self._api.routes())
+        app.router.add_routes(viewer.routes())
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
@@ -213,7 +235,8 @@ class Hub:
                 own |= {
                     o for scheme in ("http", "https") if (o := loopback.normal_origin(f"{scheme}://{request.host}"))
                 }
-            reason = loopback.check_request(request.headers.items(), hosts, own)
+            link = request.path == "/" and request.method in ("GET", "HEAD")
+            reason = loopback.check_request(request.headers.items(), hosts, own, link=link)
             if reason is not None:
                 return error(reason)
             try:

@@ -24,7 +24,7 @@ class Message:
     `event_id` is None for what has no place in a history (status, broadcasts of other channels).
     """
 
-    __slots__ = ("_frames", "_tails", "event", "event_id", "payload", "session_id", "size", "type")
+    __slots__ = ("_frames", "_tails", "binary", "event", "event_id", "payload", "session_id", "size", "type")
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class Message:
         self.type = type
         self.session_id = session_id
         self.size = len(payload) + 64
-        self._tails: dict[tuple[Codec, str], bytes] | None = None if binary else {}
+        self.binary = binary
+        self._tails: dict[tuple[Codec, str], bytes] = {}
         self._frames: dict[Form, bytes] = {}
 
 
@@ -67,7 +68,7 @@ class Form(NamedTuple):
         return frame
 
     def _encode(self, message: Message) -> Encoded:
-        if message._tails is None:
+        if message.binary:
             return self.codec.broadcast(self.topic, message.event, message.payload)
         tail = message._tails.get((self.codec, self.topic))
         if tail is None:
@@ -105,7 +106,10 @@ class Outlet(Protocol):
     transport: Any
 
     def put_message(self, channel: Channel, message: Message, form: Form) -> None:
-        """Send, or queue, one message."""
+        """Send, or queue, one message. Raises ValueError for one that `form` can't carry."""
+
+    def flush(self) -> None:
+        """Write what was put but not written yet."""
 
 
 class Listener:
@@ -136,18 +140,27 @@ class Listener:
         self.on_refused = on_refused  # called when a message can't be put into this listener's form
 
     def go_live(self) -> None:
-        """From here on every published message is delivered. The listener has had everything before."""
-        self.topic.flush()
-        if not self.live:
+        """From here on every published message is delivered. The listener has had everything before.
+
+        Nothing happens once it was forgotten.
+        """
+        self._flush_topic()
+        if not self.live and self in self.topic.listeners:
             self.live = True
             self.topic.group(self).add(self)
 
     def hold(self) -> None:
         """Deliver nothing until `go_live`."""
         if self.live:
-            self.topic.flush()
+            self._flush_topic()
             self.live = False
             self.topic.leave_group(self)
+
+    def _flush_topic(self) -> None:
+        if self.topic.pending:
+            # Another channel of this peer may listen here too: what it was sent before is still corked.
+            self.outbox.flush()
+            self.topic.flush()
 
     def became_busy(self) -> None:
         """The peer stopped taking: called by its outbox."""
@@ -220,6 +233,8 @@ class Group:
             write(data)
 
     def _queue(self, listener: Listener, message: Message) -> None:
+        if not listener.live:
+            return  # its channel ended inside this flush
         try:
             listener.outbox.put_message(listener.channel, message, self.form)
         except ValueError:

@@ -43,14 +43,17 @@ def normal_origin(text: str) -> str | None:
     return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}")
 
 
-def check_request(headers: Pairs, hosts: frozenset[str] | None, origins: Iterable[str]) -> str | None:
+def check_request(
+    headers: Pairs, hosts: frozenset[str] | None, origins: Iterable[str], *, link: bool = False
+) -> str | None:
     """Why a request may not be served (`bad_host`, `bad_origin`), or None.
 
     `hosts` are names without port, None on a port that strangers may reach anyway; `origins` are in the normal form of
     `normal_origin`. Exactly one Host must be sent. An Origin, if sent, must be listed; without one, a browser that says
-    `Sec-Fetch-Site: cross-site` is refused.
+    `Sec-Fetch-Site: cross-site` is refused; not with `link`, where a browser opens a page that is the same for all
+    (`Sec-Fetch-Mode: navigate`) from a link on another site, such as a pairing link in a web mail.
     """
-    found: dict[str, list[str]] = {"host": [], "origin": [], "sec-fetch-site": []}
+    found: dict[str, list[str]] = {"host": [], "origin": [], "sec-fetch-site": [], "sec-fetch-mode": []}
     for name, value in headers:
         if (lowered := name.lower()) in found:
             found[lowered].append(value.strip())
@@ -59,6 +62,8 @@ def check_request(headers: Pairs, hosts: frozenset[str] | None, origins: Iterabl
     if found["origin"]:
         listed = len(found["origin"]) == 1 and normal_origin(found["origin"][0]) in frozenset(origins)
         return None if listed else "bad_origin"
+    if link and [mode.lower() for mode in found["sec-fetch-mode"]] == ["navigate"]:
+        return None
     return "bad_origin" if any(site.lower() == "cross-site" for site in found["sec-fetch-site"]) else None
 
 

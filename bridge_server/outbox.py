@@ -33,6 +33,9 @@ CUT_SECONDS: Final = 15.0
 URGENT_BYTES: Final = 64 * 1024
 """Most that may wait in the socket's own lane: a peer that sends heartbeats and never reads is cut."""
 
+_OVERHEAD: Final = 48
+"""Bytes one waiting answer costs beside its data: a pong of two bytes is no smaller in memory."""
+
 
 class Budget:
     """The bytes queued for all peers together. When they exceed `limit`, the largest queue is cut first."""
@@ -55,7 +58,10 @@ _Entry = tuple[Channel, Message | bytes, Form | None, int]
 
 
 class Outbox:
-    """The way out of one peer. Every method is synchronous; nothing here blocks or raises."""
+    """The way out of one peer. Every method but `drained` is synchronous; nothing raises but `put_message`.
+
+    After `drop` everything is ignored.
+    """
 
     __slots__ = (
         "_budget",
@@ -67,6 +73,7 @@ class Outbox:
         "_queue",
         "_unsent",
         "_urgent",
+        "_urgent_bytes",
         "listeners",
         "paused",
         "queued",
@@ -82,6 +89,7 @@ class Outbox:
         self._cut = cut
         self._queue: deque[_Entry] | None = None
         self._urgent: deque[bytes] | None = None
+        self._urgent_bytes = 0
         self._cork: list[bytes] | None = None
         self._drained: list[asyncio.Future[None]] | None = None
         self._progress = 0.0
@@ -92,20 +100,23 @@ class Outbox:
 
     def put(self, channel: Channel | None, data: bytes) -> None:
         """Send finished wire bytes of a channel, or of the socket when `channel` is None."""
+        if self._closed:
+            return
         if not self.paused:
             if self._cork is not None:
                 self._cork.append(data)
             else:
                 self.transport.write(data)
-        elif channel is None and not self._closed:
+        elif channel is not None:
+            self._enqueue(channel, data, None, len(data))
+        else:
             if self._urgent is None:
                 self._urgent = deque()
             self._urgent.append(data)
+            self._urgent_bytes += len(data) + _OVERHEAD
             self._count(len(data))
-            if sum(map(len, self._urgent)) > URGENT_BYTES:
+            if self._urgent_bytes > URGENT_BYTES:
                 self.cut()
-        elif channel is not None:
-            self._enqueue(channel, data, None, len(data))
 
     def put_events(self, channel: Channel, data: bytes, form: Form) -> None:
         """Send finished wire bytes that hold events of a channel."""
@@ -115,8 +126,13 @@ class Outbox:
             self.put(channel, data)
 
     def put_message(self, channel: Channel, message: Message, form: Form) -> None:
-        """Send one shared message of a channel; its bytes are formed when there is room."""
+        """Send one shared message of a channel; its bytes are formed when there is room.
+
+        Raises ValueError for a binary message and a serializer that has none.
+        """
         if self.paused:
+            if message.binary:
+                form.frame(message)  # raises now what nobody could handle later
             self._enqueue(channel, message, form, message.size)
         else:
             self.put(channel, form.frame(message))
@@ -177,7 +193,7 @@ class Outbox:
 
     def pause(self, now: float) -> None:
         """The transport is full: everything is queued from now on."""
-        if not self.paused:
+        if not self.paused and not self._closed:
             self.paused = True
             self._progress = now
             self._unsent = self.transport.unsent()
@@ -204,7 +220,8 @@ class Outbox:
         while self._urgent:
             parts.append(self._urgent.popleft())
             self._count(-len(parts[-1]))
-        while self._queue and size < HANDOVER:
+        self._urgent_bytes = 0
+        while self._queue and (not size or size + self._queue[0][3] <= HANDOVER):
             _, item, form, counted = self._queue.popleft()
             data = item if isinstance(item, bytes) else form.frame(item)  # type: ignore[union-attr]
             parts.append(data)

@@ -83,12 +83,19 @@ class _Membership:
         await self.peer.outbox.drained()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.start(work)
+
+    def start(self, work: Coroutine[Any, Any, None], awaited: Awaitable[Any] | None = None) -> None:
+        """Run `work`, and `awaited` which it waits for, as a task that ends with the channel."""
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         if self._tasks is None:
             self._tasks = set()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # cancelled before its first step it would never be awaited
+        # Cancelled before its first step, neither would ever be awaited.
+        task.add_done_callback(lambda _: work.close())
+        if inspect.iscoroutine(awaited):
+            task.add_done_callback(lambda _: awaited.close())
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -178,7 +185,7 @@ class _Membership:
             self._crash()
             return
         self._busy = True
-        self.spawn(self._wait(event, result))
+        self.start(self._wait(event, result), result)
 
     async def _wait(self, event: PushReceived, result: Awaitable[Handled]) -> None:
         self._finish(event, await result)
@@ -265,7 +272,7 @@ class Peer:
             result: Any = member.handler.join(event.payload)
             if inspect.isawaitable(result):
                 self.outbox.transport.pause_reading()
-                member.spawn(self._wait_for_join(event, member, result))
+                member.start(self._wait_for_join(event, member, result), result)
                 return
             self._joined(event, member, result)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""`make run`: a hub, a home, a sample agent and an app on this machine, over loopback, until Ctrl-C.
+"""`make run`: a hub with its viewer, a home, a sample agent and an app on this machine, over loopback, until Ctrl-C.
 
 Hub, home and agent are processes of their own, started by their command lines as anybody would. The app runs in this
 process, because its way to the hub has to be cut: once in each turn of the sample session it loses its connection for a
@@ -23,12 +23,14 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bridge_client import app, keys, logs
+import aiohttp
+
+from bridge_client import app, keys, logs, pairing
 from bridge_client.app_client import AppClient, CaughtUp, Event, Gap, Item, Place
 from bridge_client.config import Config
 from bridge_client.dial import WebSocketDialler, Wire
 from bridge_client.keys import Credential
-from bridge_client.render import render
+from bridge_client.render import harmless, render
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -221,6 +223,11 @@ async def demonstrate(run: Path, port: int, once: bool, fast: bool) -> None:
         about = await home.first_line()
         say("home", f"{about['server_id']} enrolled by key file, forwards {about['store']} (pid {home.process.pid})")
 
+        first_code = asyncio.Event()
+        inviting = asyncio.create_task(invite(Config(state_dir=run), first_code))
+        stack.push_async_callback(cancelled, inviting)
+        await first_of(first_code.wait(), inviting, *(child.failure() for child in children))
+
         credential = await make_app(run, url, about["server_id"])
         phone = Phone(credential, TUNNEL_SECONDS / (8 if fast else 1))
         receiving = asyncio.create_task(phone.run())
@@ -237,6 +244,22 @@ async def demonstrate(run: Path, port: int, once: bool, fast: bool) -> None:
         async with app.open_store(Config(store=store)) as events:
             stored = [(event.event_id, event.data) for event in await events.list(limit=1_000_000)]
         say("app", phone.judge(stored))
+
+
+async def invite(config: Config, shown: asyncio.Event) -> None:
+    """Show a pairing code of the home, and another when one ended unused, until an app has paired."""
+    kept = keys.load(config.credential_path)
+    if kept is None:
+        raise Failed(f"the home left no credential in {config.credential_path}")
+    async with aiohttp.ClientSession() as session:
+        async for news in pairing.invitations(pairing.HomeApi(kept, session)):
+            if isinstance(news, pairing.Invitation):
+                say("viewer", f"is at {kept.hub_url}/ and opens with the code {news.code}, or by this link:")
+                say("viewer", news.link)
+                print(news.qr, flush=True)
+                shown.set()
+            else:
+                say("viewer", f"paired as {harmless(news.name)}")
 
 
 async def make_app(run: Path, url: str, server_id: str) -> Credential:

@@ -123,6 +123,8 @@ REFUSALS = {
         Refusal("bad_request", "upgrade", "the upgrade request is not a valid WebSocket handshake", False, 400),
         Refusal("draining", "upgrade", "the hub is shutting down; Retry-After says when to come back", True, 503),
         Refusal("overloaded", "upgrade", "the hub holds as many connections as it may", True, 503),
+        Refusal("not_found", "upgrade", "no socket is served at this path", False, 404),
+        Refusal("internal", "upgrade", "the hub failed; its log says why", True, 500),
         # On a topic: in an error reply, or in phx_error.
         Refusal("unauthorized", "join", "this credential does not open this topic", False),
         Refusal("unmatched topic", "join", "no such topic, or it is not joined", False),

@@ -48,6 +48,7 @@ OPTIONAL_DRIVERS = {
 }
 
 MAX_LINES = 400
+MAX_TEST_LINES = 600  # a test is read by itself: a long file of them is a long list, not a tangle
 LONG_FILES: dict[str, str] = {}
 """Files that may be longer than MAX_LINES: path -> why."""
 
@@ -194,8 +195,9 @@ def optional_drivers_stay_in_their_file(tree: Tree) -> Iterator[str]:
 def files_stay_short(tree: Tree) -> Iterator[str]:
     for path in tree.files:
         relative = path.relative_to(tree.root).as_posix()
-        if (lines := len(path.read_text().splitlines())) > MAX_LINES and relative not in LONG_FILES:
-            yield f"{relative}:{MAX_LINES}: {lines} lines; more than {MAX_LINES} is more than one idea: split it"
+        most = MAX_TEST_LINES if relative.startswith("tests/") else MAX_LINES
+        if (lines := len(path.read_text().splitlines())) > most and relative not in LONG_FILES:
+            yield f"{relative}:{most}: {lines} lines; more than {most} is more than one idea: split it"
 
 
 Rule = Callable[[Tree], Iterator[str]]
@@ -268,7 +270,7 @@ PLANTED: dict[Rule, list[tuple[str, str]]] = {
     ],
     files_stay_short: [
         ("bridge_server/hub.py", "\n" * (MAX_LINES + 1)),
-        ("tests/test_hub.py", "\n" * (MAX_LINES + 1)),
+        ("tests/test_hub.py", "\n" * (MAX_TEST_LINES + 1)),
     ],
 }
 

@@ -148,6 +148,7 @@ class AppChannel(Channel):
             if epoch_changed and self._since is None:
                 self._listener.hold()
                 self._wait_for_place(self._home.stated_head)
+                self.status_changed()  # it names the epoch that the next events belong to
             elif self._unplaced and self._place is None:
                 self._place = self._home.stated_head
             self.home_advanced()
@@ -179,7 +180,7 @@ class AppChannel(Channel):
             self._settle()
 
     def status_changed(self) -> None:
-        """Tell the app whether its home is there."""
+        """Tell the app whether its home is there, and of which epoch: who joined a cold hub has not heard it yet."""
         home = self._home
         self.socket.push(
             "server_status",
@@ -187,6 +188,7 @@ class AppChannel(Channel):
                 "online": home.shown_online,
                 "since": self._clock.shown(home.shown_since),
                 "last_event_at": self._clock.shown(home.last_event_at),
+                "epoch": home.epoch,
             },
         )
 

@@ -21,6 +21,7 @@ from protocol.topics import events_topic, server_topic
 
 MAX_JOIN_BYTES: Final = 8 * 1024
 MAX_BATCH_EVENTS: Final = 200
+MAX_BATCH_BYTES: Final = 256 * 1024
 
 
 _Short = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -119,6 +120,8 @@ class ServerChannel(Channel):
                 many = _EVENTS.decode(payload)
                 if len(many.events) > MAX_BATCH_EVENTS:
                     return self._refused("bad_push", message=f"more than {MAX_BATCH_EVENTS} events")
+                if len(many.events) > 1 and sum(map(len, map(bytes, many.events))) > MAX_BATCH_BYTES:
+                    return self._refused("bad_push", message=f"more than {MAX_BATCH_BYTES} bytes of events")
                 return self._take(many.events, many.prev_id)
         except (msgspec.MsgspecError, RecursionError):
             return self._refused("bad_push")

@@ -29,7 +29,7 @@ class Log(Protocol):
     """The last id appended; equal to `floor` when nothing was."""
 
     def append(self, event: Kept) -> None:
-        """Add an event whose id is above `head`."""
+        """Add an event whose id is above `head`; that of a log's first event may be its `floor`."""
 
     def page(self, after: int, to: int, max_bytes: int) -> Sequence[Kept] | None:
         """Events with `after < id <= to`, oldest first, at least one if there is one, then up to `max_bytes`.

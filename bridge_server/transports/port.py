@@ -95,8 +95,11 @@ class Port:
             self._server.close()
 
     async def drain(self, seconds: float, code: int = 1012, reason: str = "restart") -> None:
-        """Close every socket, spread over `seconds`, then give the goodbyes a moment, then abort what is left."""
-        self.stop_listening()
+        """Close every socket, spread over `seconds`, and give the goodbyes a moment; then stop listening.
+
+        Who asks for a socket meanwhile is told 503 and when to come back, and `/ready` says that the hub is draining.
+        """
+        self.draining = True
         drivers = tuple(self.drivers)
         for number, driver in enumerate(drivers):
             if number and seconds:
@@ -106,6 +109,7 @@ class Port:
             if not self.drivers:
                 break
             await asyncio.sleep(0.05)
+        self.stop_listening()
 
     async def close(self) -> None:
         """End everything at once."""
@@ -142,7 +146,7 @@ class Split(asyncio.Protocol):
         """Part of the head, perhaps with what follows it."""
         self._head += data
         end = self._head.find(b"\r\n\r\n")
-        if end < 0 and len(self._head) > MAX_HEAD:
+        if (end if end >= 0 else len(self._head)) > MAX_HEAD:
             self._answer(HttpRefusal(431, "bad_request", f"a request head is at most {MAX_HEAD} bytes"))
         elif end >= 0 and _UPGRADE.search(self._head, 0, end + 2):
             self._upgrade(self._head[: end + 4], self._head[end + 4 :])

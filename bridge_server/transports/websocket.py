@@ -6,6 +6,7 @@ fragments, and writes frames that the hub built once for many (RFC 6455 section 
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -171,18 +172,23 @@ class WebSocketDriver(asyncio.Protocol):
         for data in self._protocol.data_to_send():
             if not data:
                 self._half_close()
+            elif data[0] & 0x0F == Opcode.CLOSE:
+                self._transport.write(data)
             elif self._protocol.state is OPEN and self.peer is not None:
                 self.peer.outbox.put(None, data)  # a pong; counted when the peer does not read
-            else:
-                self._transport.write(data)
+            # Once it is told goodbye, a peer gets no pongs: nobody would count them.
         if self._protocol.state is not OPEN:
             self._closing()
 
     def _half_close(self) -> None:
+        # A transport raises on a write that comes after this, in the middle of a delivery to others: the hub lets go of
+        # `write` first. It may raise here, too, when the peer has reset the connection meanwhile.
+        self._closing()
         # Closing with unread input would reset the connection, and the goodbye could be lost on its way.
         if not self._transport.is_closing():
             if self._transport.can_write_eof():
-                self._transport.write_eof()
+                with contextlib.suppress(OSError):
+                    self._transport.write_eof()
             else:
                 self._transport.close()
 

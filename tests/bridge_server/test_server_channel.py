@@ -308,6 +308,21 @@ async def test_a_batch_of_200_is_taken_and_an_empty_one_changes_nothing() -> Non
 
 
 @virtual_time
+async def test_a_batch_holds_256_kib_at_most_and_a_larger_event_goes_alone() -> None:
+    bench = Bench()
+    home = bench.home()
+    home.joins()
+    frame = len(msgspec.json.encode(event(1, data="")))
+    halves = [event(n, data="x" * (128 * 1024 - frame)) for n in (1, 2)]
+    assert home.call("session_events", {"events": halves, "prev_id": None}) == ok(2)
+    halves = [event(n, data="x" * (128 * 1024 - frame + n - 3)) for n in (3, 4)]
+    response = home.call("session_events", {"events": halves, "prev_id": "2"})["response"]
+    assert (response["reason"], response["acked_id"]) == ("bad_push", "2")
+    alone = [event(3, data="x" * 500_000)]
+    assert home.call("session_events", {"events": alone, "prev_id": "2"}) == ok(3)
+
+
+@virtual_time
 async def test_an_unknown_message_is_answered() -> None:
     bench = Bench()
     home = bench.home()

@@ -10,7 +10,7 @@ from typing import Self
 class Cable:
     """Relays bytes from a port of its own to `port` on 127.0.0.1. While cut, it resets whoever connects at once."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int = 0) -> None:
         self._target = port
         self._whole = True
         self._ends: set[asyncio.StreamWriter] = set()
@@ -24,6 +24,10 @@ class Cable:
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    def lead_to(self, port: int) -> None:
+        """Relay new connections to another port: for a server that has to know this cable's port before it starts."""
+        self._target = port
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)

@@ -94,6 +94,10 @@ class RawSocket:
         """Vanish without a goodbye."""
         self._writer.transport.abort()
 
+    def stop_reading(self) -> None:
+        """Take nothing more: what the server sends fills the buffers of both kernels, then its own."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     def send(self, data: bytes) -> None:
         """Send bytes as they are. Bytes for a connection that the server ended are lost, as on any wire."""
         self._writer.write(data)

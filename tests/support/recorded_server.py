@@ -36,6 +36,8 @@ class RecordedServer:
 
     def __init__(self, credentials: Credentials) -> None:
         self.hub: Hub
+        self.router = Router()
+        """Of every mount: a test may add channels of its own."""
         self.hands = Hands()
         self.gates: dict[str, asyncio.Event] = {}
         self._credentials = credentials
@@ -81,10 +83,9 @@ async def recorded_server(folder: Path) -> AsyncIterator[RecordedServer]:
     """Start it; it is stopped at the end."""
     credentials = Credentials(folder / "hub.db")
     server = RecordedServer(credentials)
-    router = Router()
 
     def mount(name: str, authenticate: Authenticate = server.by_query, **options: object) -> Mount:
-        return Mount(f"{PREFIX}/{name}", router, authenticate, **options)  # type: ignore[arg-type]
+        return Mount(f"{PREFIX}/{name}", server.router, authenticate, **options)  # type: ignore[arg-type]
 
     mounts = (
         mount("socket"),
@@ -99,7 +100,7 @@ async def recorded_server(folder: Path) -> AsyncIterator[RecordedServer]:
     )
     config = Config(host="127.0.0.1", port=0, state_dir=folder / "hub-state", drain_seconds=0.0, auto_enrol=False)
     server.hub = Hub(config, credentials, clock=Clock(server.hands.now), mounts=mounts)
-    add_test_channels(router, server.hub.topics, server.gates)
+    add_test_channels(server.router, server.hub.topics, server.gates)
     try:
         async with server.hub:
             yield server

@@ -14,9 +14,10 @@ REPLY_SECONDS = 10.0
 class ScriptedHome:
     """One joined home. Its events are numbered from 1, in one epoch; each is acked when `publish` returns."""
 
-    def __init__(self, socket: ClientConnection, server_id: str, epoch: str) -> None:
+    def __init__(self, socket: ClientConnection, server_id: str, epoch: str, name: str = "a scripted home") -> None:
         self.epoch = epoch
         self.last_id = 0
+        self.name = name
         self._socket = socket
         self._topic = f"server:{server_id}"
         self._refs = 0
@@ -29,7 +30,7 @@ class ScriptedHome:
                 "protocol": 1,
                 "epoch": self.epoch,
                 "head_id": str(self.last_id) if self.last_id else None,
-                "name": "a scripted home",
+                "name": self.name,
                 "instance": "scripted",
             },
         )
@@ -38,14 +39,17 @@ class ScriptedHome:
         """Push `count` events, one after the other; returns their ids once the hub has acked the last of them."""
         ids = []
         for _ in range(count):
-            previous = str(self.last_id) if self.last_id else None
-            event_id = str(self.last_id + 1)
-            event = {"event_id": event_id, "type": "partial", "session_id": "s-1", "request_id": "r-1", "data": text}
-            answer = await self._call("session_event", {"event": event, "prev_id": previous})
-            assert answer["acked_id"] == event_id, answer
-            self.last_id += 1
-            ids.append(event_id)
+            ids.append(await self.tell({"type": "partial", "session_id": "s-1", "request_id": "r-1", "data": text}))
         return ids
+
+    async def tell(self, event: dict[str, Any]) -> str:
+        """Push one event; returns its id once the hub has acked it."""
+        previous = str(self.last_id) if self.last_id else None
+        event_id = str(self.last_id + 1)
+        answer = await self._call("session_event", {"event": {"event_id": event_id, **event}, "prev_id": previous})
+        assert answer["acked_id"] == event_id, answer
+        self.last_id += 1
+        return event_id
 
     async def _call(self, event: str, payload: dict[str, Any]) -> dict[str, Any]:
         self._refs += 1
@@ -62,11 +66,16 @@ class ScriptedHome:
 
 @asynccontextmanager
 async def scripted_home(
-    hub_url: str, server_id: str, token: str, epoch: str = "epoch-1"
+    hub_url: str, server_id: str, token: str, epoch: str = "epoch-1", name: str = "a scripted home", head: int = 0
 ) -> AsyncIterator[ScriptedHome]:
-    """Connect to the hub with the home's credential, join, and leave the line at the end."""
+    """Connect to the hub with the home's credential, join, and leave the line at the end.
+
+    With a `head` it says that its store holds events up to that id, and then tells them from 1.
+    """
     url = hub_url.replace("http", "ws", 1) + "/socket/websocket?vsn=2.0.0"
     async with connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None) as socket:
-        home = ScriptedHome(socket, server_id, epoch)
+        home = ScriptedHome(socket, server_id, epoch, name)
+        home.last_id = head
         await home.join()
+        home.last_id = 0
         yield home

@@ -141,9 +141,9 @@ class Replay:
             for line in self._lines.values():
                 if line.open and not line.talk.alive and not line.talk.over:
                     assert await line.frames_until_fence() == [], "more came than was recorded"
-        except AssertionError as error:
+        except (AssertionError, TimeoutError) as error:
             raise AssertionError(
-                f"{self.scenario.name}, step {at}: {self.scenario.steps[at : at + 1]}: {error}"
+                f"{self.scenario.name}, step {at}: {self.scenario.steps[at : at + 1]}: {error!r}"
             ) from None
         finally:
             for line in self._lines.values():

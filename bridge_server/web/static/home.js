@@ -1,0 +1,206 @@
+/**
+ * One paired home as this page knows it: its connection, what it has said, and what this browser keeps of it.
+ *
+ * @module home
+ */
+
+import { Bridge, START } from "./bridge.js";
+import { Transcript } from "./transcript.js";
+
+const KEEP_MS = 300; // events are written down in batches
+const DEVICES = "session-bridge:devices";
+const HIDDEN = "session-bridge:hidden";
+const MOST_HIDDEN = 200;
+
+/** @typedef {{server_id: string, server_name: string, device_id: string, name: string, credential: string}} Paired */
+
+const read = (key, fallback) => {
+  try {
+    return JSON.parse(localStorage.getItem(key)) ?? fallback;
+  } catch {
+    return fallback;
+  }
+};
+
+/** The homes this browser is paired with, one device each, and the notices hidden here: kept in localStorage. */
+export const kept = {
+  /** @returns {Paired[]} */
+  devices: () => read(DEVICES, []),
+
+  /** Keep a pairing; one made earlier with the same home is replaced. Throws when the browser keeps nothing. */
+  add(device) {
+    const others = this.devices().filter((one) => one.server_id !== device.server_id);
+    localStorage.setItem(DEVICES, JSON.stringify([...others, device]));
+  },
+
+  remove(serverId) {
+    localStorage.setItem(DEVICES, JSON.stringify(this.devices().filter((one) => one.server_id !== serverId)));
+  },
+
+  isHidden: (serverId, notice) => read(HIDDEN, []).includes(hiddenKey(serverId, notice)),
+
+  /** Hide exactly this revision: a newer one is shown again. */
+  hide(serverId, notice) {
+    const keys = [...read(HIDDEN, []), hiddenKey(serverId, notice)].slice(-MOST_HIDDEN);
+    localStorage.setItem(HIDDEN, JSON.stringify(keys));
+  },
+};
+
+const hiddenKey = (serverId, { id, revision }) => JSON.stringify([serverId, id, revision]);
+
+export class Home {
+  transcript = new Transcript();
+  /** @type {import("./bridge.js").State} */
+  state = { state: "connecting", since: Date.now(), caughtUp: false, home: null, reason: null };
+  gap = null; // the last one told, until it is acknowledged or healed
+  unseen = new Set(); // ids of sessions with something new
+  #hubUrl;
+  #journal;
+  #bridge = null;
+  #listener;
+  #pending = []; // received, not yet written down
+  #keeping = null; // the timer
+  #writing = Promise.resolve();
+  #marks = new Set(); // sessions that get, or got, a mark where this visit begins
+  #gone = false;
+
+  /**
+   * @param {Paired} device
+   * @param {string} hubUrl
+   * @param {import("./journal.js").Journal | null} journal
+   * @param {{changed: () => void, happened: (session: object | null, event: object) => void,
+   *   connected: (home: Home, before: string) => void}} listener
+   */
+  constructor(device, hubUrl, journal, listener) {
+    this.device = device;
+    this.#hubUrl = hubUrl;
+    this.#journal = journal;
+    this.#listener = listener;
+  }
+
+  get id() {
+    return this.device.server_id;
+  }
+
+  get name() {
+    return this.state.home?.name || this.device.server_name || "Home";
+  }
+
+  /** Show what is kept here, then go on behind it; with nothing kept, ask for all that the hub holds. */
+  async start() {
+    let before = { records: [], cursor: null };
+    try {
+      if (this.#journal) before = await this.#journal.load(this.id);
+    } catch {
+      this.#journal = null;
+    }
+    if (this.#gone) return;
+    for (const { event, gap } of before.records) {
+      if (gap) this.transcript.gap(gap);
+      else this.transcript.apply(event);
+    }
+    for (const session of this.transcript.sessions.values()) this.#marks.add(session.id);
+    this.#bridge = new Bridge({
+      hubUrl: this.#hubUrl,
+      credential: this.device.credential,
+      serverId: this.id,
+      cursor: before.cursor ?? START,
+      storage: null,
+      network: window,
+      visibility: document,
+      onEvent: (event) => this.#take(event),
+      onGap: (gap) => this.#miss(gap),
+      onState: (state) => this.#see(state),
+      onCaughtUp: (caughtUp) => this.#caughtUp(caughtUp),
+    }).start();
+    this.#listener.changed();
+  }
+
+  retry() {
+    this.#bridge?.probe();
+  }
+
+  /** Stop, and write down what is still to be written. */
+  async stop() {
+    this.#bridge?.stop();
+    await this.keep();
+  }
+
+  /** Stop, and delete the key and everything received from this browser. */
+  async forget() {
+    this.#gone = true;
+    kept.remove(this.id);
+    this.#bridge?.stop();
+    clearTimeout(this.#keeping);
+    await this.#writing;
+    await this.#journal?.forget(this.id).catch(() => {});
+  }
+
+  /** Write down what was received, now. */
+  keep() {
+    clearTimeout(this.#keeping);
+    this.#keeping = null;
+    const cursor = this.#bridge?.cursor;
+    if (!this.#journal || this.#gone || !cursor?.epoch) return this.#writing; // an epoch not known yet: later
+    const records = this.#pending.splice(0);
+    this.#writing = this.#writing
+      .then(() => this.#journal?.write(this.id, records, cursor.epoch, cursor))
+      .catch(() => {
+        // No room: what is kept would have a hole. Forget it; the next visit asks the hub.
+        const journal = this.#journal;
+        this.#journal = null;
+        return journal?.forget(this.id).catch(() => {});
+      });
+    return this.#writing;
+  }
+
+  #soon() {
+    this.#keeping ??= setTimeout(() => this.keep(), KEEP_MS);
+  }
+
+  #take(event) {
+    const before = typeof event.session_id === "string" && this.transcript.sessions.get(event.session_id);
+    if (before && !this.state.caughtUp && this.#marks.delete(before.id)) before.add({ kind: "mark" });
+    const session = this.transcript.apply(event);
+    if (session) this.unseen.add(session.id);
+    if (this.#journal) {
+      this.#pending.push({ id: Number(event.event_id), event });
+      this.#soon();
+    }
+    if (this.state.caughtUp) this.#listener.happened(session, event);
+    this.#listener.changed();
+  }
+
+  #miss(gap) {
+    if (gap.from_id === START.id) return; // a first visit: what the hub no longer holds was never here
+    this.keep(); // under the epoch that ends here
+    const cursor = this.#bridge.cursor;
+    // After a hub_reset nobody knows yet whether anything is missing: the next verdict, or the next visit, will say.
+    const open = gap.reason === "hub_reset";
+    if (this.gap?.reason === "hub_reset") this.transcript.heal(this.gap.from_id);
+    if (this.#journal && cursor?.epoch && !open) {
+      const record = { id: Number(gap.from_id) + 0.5, gap };
+      this.#writing = this.#writing.then(() => this.#journal?.write(this.id, [record], cursor.epoch, cursor)).catch(() => {});
+    }
+    this.gap = gap;
+    this.transcript.gap(gap);
+    this.#listener.changed();
+  }
+
+  #caughtUp({ recovered, from }) {
+    if (recovered && this.gap?.reason === "hub_reset" && this.gap.from_id === from?.id) {
+      this.transcript.heal(from.id);
+      this.gap = null;
+    }
+    this.#marks.clear();
+    if (this.#journal) this.#soon(); // the cursor may have moved without an event
+    this.#listener.changed();
+  }
+
+  #see(state) {
+    const before = this.state.state;
+    this.state = state;
+    if (before !== state.state) this.#listener.connected(this, before);
+    this.#listener.changed();
+  }
+}

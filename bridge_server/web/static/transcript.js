@@ -1,0 +1,290 @@
+/**
+ * What the events of one home add up to: sessions, and in each the items a person reads. Pure: no DOM, no clock.
+ *
+ * An item is changed in place while it grows (a message by its partials, a tool call by its output) and never moves.
+ * `session.changed` collects the items to draw again; whoever draws empties it.
+ *
+ * @module transcript
+ */
+
+export const MAX_ITEMS = 20_000; // per session; the oldest quarter goes when it is exceeded
+
+const ENDED = { __proto__: null, dismissed: true, resolved: true, expired: true };
+const NOTIFICATION = /^(application|session)_notification_(created|updated|resolved|dismissed|expired)$/;
+const SILENT = new Set(["checkpoint", "session_checkpoint"]);
+
+/** One home. `notices` are its notifications that belong to no session, by id. */
+export class Transcript {
+  /** @type {Map<string, Session>} */
+  sessions = new Map();
+  notices = new Map();
+  #clock = 0;
+
+  /** Take one event in, in order. @param {object} event @returns {Session | null} the session it belongs to */
+  apply(event) {
+    const kind = NOTIFICATION.exec(event.type);
+    if (kind?.[1] === "application") {
+      notify(this.notices, event, kind[2]);
+      return null;
+    }
+    const session = this.session(typeof event.session_id === "string" ? event.session_id : "");
+    session.touched = ++this.#clock;
+    if (kind) notify(session.notices, event, kind[2]);
+    else session.apply(event);
+    return session;
+  }
+
+  /** @param {string} id @returns {Session} */
+  session(id) {
+    if (!this.sessions.has(id)) this.sessions.set(id, new Session(id));
+    return this.sessions.get(id);
+  }
+
+  /** Say in every session that has begun that something is missing here. @param {object} gap @returns {Session[]} */
+  gap(gap) {
+    const begun = [...this.sessions.values()].filter((session) => session.items.length);
+    for (const session of begun) session.add({ kind: "gap", reason: gap.reason, from: gap.from_id });
+    return begun;
+  }
+
+  /** What was told as missing came after all. @param {string} from the `from_id` of the gap @returns {Session[]} */
+  heal(from) {
+    const isIt = (item) => item.kind === "gap" && item.from === from && !item.healed;
+    const healed = [...this.sessions.values()].filter((session) => session.items.some(isIt));
+    for (const session of healed) {
+      for (const item of session.items.filter(isIt)) {
+        item.healed = true;
+        session.changed.add(item);
+      }
+    }
+    return healed;
+  }
+}
+
+/**
+ * One session. Items: `{n, kind, …}` with `n` rising by one; kinds are message (role, text, streaming), tool (name, args,
+ * output, result, done), request (state), error (text), note (text), other (type, event), gap (reason), mark.
+ */
+export class Session {
+  items = [];
+  changed = new Set();
+  notices = new Map();
+  working = new Set(); // request ids
+  touched = 0;
+  title = "";
+  said = null; // the item that said something last
+  failed = false;
+  #next = 0;
+  #open = new Map(); // request id -> the message that its partials grow
+  #tools = new Map(); // tool call id -> item
+  #requests = new Map(); // request id -> item
+
+  constructor(id) {
+    this.id = id;
+  }
+
+  /** @returns {object} the new item */
+  add(item) {
+    item.n = this.#next++;
+    this.items.push(item);
+    this.changed.add(item);
+    if (this.items.length > MAX_ITEMS) this.items.splice(0, MAX_ITEMS / 4);
+    return item;
+  }
+
+  apply(event) {
+    const handle = HANDLERS[event.type];
+    if (handle) handle.call(this, event, event.request_id ?? "");
+    else if (!SILENT.has(event.type)) this.add({ kind: "other", type: String(event.type), event });
+  }
+
+  message(role, text, streaming = false) {
+    if (role === "user" && !this.title) this.title = text.trim().slice(0, 120);
+    return (this.said = this.add({ kind: "message", role, text, streaming }));
+  }
+
+  /** The message that this request's partials grow, begun if there is none. */
+  growing(request) {
+    let message = this.#open.get(request);
+    if (!message) this.#open.set(request, (message = this.message("assistant", "", true)));
+    return message;
+  }
+
+  grow(item, key, text) {
+    if (!text) return;
+    item[key] += text; // cheap while nobody reads it: only whoever draws it does
+    if (item.kind === "message") this.said = item;
+    this.changed.add(item);
+  }
+
+  /** No more partials for what this request was saying. */
+  close(request) {
+    const message = this.#open.get(request);
+    this.#open.delete(request);
+    if (message?.streaming) {
+      message.streaming = false;
+      this.changed.add(message);
+    }
+  }
+
+  takeOpen(request) {
+    const message = this.#open.get(request);
+    this.close(request);
+    return message;
+  }
+
+  tool(id, name = "") {
+    let item = this.#tools.get(id);
+    if (!item) {
+      item = this.add({ kind: "tool", name: name || "tool", args: "", output: "", result: null, done: false });
+      if (id !== undefined) this.#tools.set(id, item);
+    } else if (name) {
+      item.name = name;
+    }
+    this.changed.add(item);
+    return item;
+  }
+
+  toolResult(message, id = message?.metadata?.tool_call_id) {
+    const item = this.tool(id, message?.metadata?.tool_name);
+    item.result = said(message);
+    item.done = true;
+  }
+
+  request(id, state) {
+    let item = this.#requests.get(id);
+    if (!item) this.#requests.set(id, (item = this.add({ kind: "request", state })));
+    // Completed is said last even after a failure: what went wrong stays visible.
+    if (state !== "completed" || item.state === "running") item.state = state;
+    if (state === "running") {
+      this.working.add(id);
+      this.failed = false;
+    } else {
+      this.working.delete(id);
+      this.close(id);
+    }
+    this.changed.add(item);
+  }
+}
+
+// No prototype, here and below: a type or status is a stranger's word, and may be "constructor".
+const HANDLERS = {
+  __proto__: null,
+  request_started(_event, request) {
+    this.request(request, "running");
+  },
+  request_completed(_event, request) {
+    this.request(request, "completed");
+  },
+  request_cancelled(_event, request) {
+    this.request(request, "cancelled");
+  },
+  error(event, request) {
+    if (request) this.request(request, "failed");
+    this.failed = true;
+    const text = textOf(event.detail ?? event.message ?? event.error) || "something failed";
+    this.said = this.add({ kind: "error", text });
+  },
+  assistant_message(event, request) {
+    if (event.phase === "start") this.close(request);
+  },
+  partial(event, request) {
+    this.grow(this.growing(request), "text", textOf(event.message?.content ?? event.content ?? event.data ?? ""));
+  },
+  final(event, request) {
+    let open = this.takeOpen(request);
+    for (const message of list(event.messages)) {
+      if (message?.role === "tool") {
+        this.toolResult(message);
+      } else if (open && (message?.role ?? "assistant") === "assistant") {
+        open.text = said(message) || open.text;
+        this.said = open;
+        this.changed.add(open);
+        open = undefined;
+      } else if (said(message)) {
+        this.message(message?.role ?? "assistant", said(message));
+      }
+    }
+  },
+  tool_calls(event, request) {
+    this.close(request);
+    for (const call of list(event.tool_calls)) {
+      this.tool(call?.id ?? call?.tool_call_id, call?.function?.name).args = pretty(call?.function?.arguments);
+    }
+  },
+  tool_partial(event) {
+    const { phase, payload } = event;
+    if (phase === "end" && payload?.result) this.toolResult(payload.result, event.tool_call_id);
+    else this.grow(this.tool(event.tool_call_id), "output", textOf(payload?.part ?? ""));
+  },
+  tool_results(event) {
+    for (const message of list(event.messages)) {
+      if (message?.metadata?.tool_call_id !== undefined) this.toolResult(message);
+      else this.message(message?.role ?? "tool", said(message));
+    }
+  },
+  message_appended(event) {
+    const text = said(event.message ?? event) || said(event);
+    if (text) this.message(event.role ?? event.message?.role ?? "user", text);
+  },
+  message_modified(event) {
+    this.add({ kind: "note", text: `Message ${Number(event.index) + 1} was changed to: ${textOf(event.content)}` });
+  },
+  messages_deleted(event) {
+    const count = list(event.indices).length;
+    this.add({ kind: "note", text: count === 1 ? "A message was deleted" : `${count} messages were deleted` });
+  },
+  session_created(event) {
+    const title = event.session?.title ?? event.session?.name;
+    if (typeof title === "string") this.title ||= title.slice(0, 120);
+    const from = event.source_session_id;
+    this.add({ kind: "note", text: from ? `Session begun as a copy of ${textOf(from)}` : "Session begun" });
+  },
+  unforwardable(event) {
+    this.add({ kind: "note", text: `An event could not be relayed: ${textOf(event.reason) || "unknown reason"}` });
+  },
+};
+
+function notify(notices, event, verb) {
+  const record = event.notification ?? event.record ?? event;
+  const display = event.display ?? record.display ?? {};
+  const id = String(record.id ?? record.key ?? event.event_id);
+  if (ENDED[verb] || ENDED[record.status]) {
+    notices.delete(id);
+    return;
+  }
+  notices.set(id, {
+    id,
+    revision: String(record.revision ?? record.updated_at ?? "1"),
+    severity: ["info", "success", "warning", "error"].includes(record.severity) ? record.severity : "info",
+    title: textOf(display.title ?? record.title ?? "Notification"),
+    body: textOf(display.body ?? record.body ?? ""),
+  });
+}
+
+const list = (value) => (Array.isArray(value) ? value : []);
+
+/** What a message says to a reader: `metadata.display` of type text, else its content. */
+export function said(message) {
+  const display = message?.metadata?.display;
+  return display?.type === "text" && typeof display.content === "string" ? display.content : textOf(message?.content);
+}
+
+/** The text in a content of any shape: a string, parts, or whatever else, as JSON. */
+export function textOf(value) {
+  if (typeof value === "string") return value;
+  if (value === null || value === undefined) return "";
+  if (Array.isArray(value)) return value.map(textOf).join("");
+  if (typeof value === "object" && typeof value.text === "string") return value.text;
+  if (typeof value === "object" && "content" in value) return textOf(value.content);
+  return JSON.stringify(value);
+}
+
+function pretty(text) {
+  if (typeof text !== "string") return text === undefined ? "" : JSON.stringify(text, null, 2);
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text; // still a fragment, or not JSON at all
+  }
+}

@@ -1,0 +1,307 @@
+/**
+ * How a session is drawn. Whatever an event says becomes text nodes, never markup.
+ *
+ * @module view
+ */
+
+const SHOWN = 150; // rows drawn at first, and added by "show earlier"
+const MOST_SHOWN = 600; // rows in the page at a time, whatever the length of the session
+const LONG_TEXT = 20_000; // characters drawn of one text, until asked for more
+
+/** An element. `props` are properties; `class`, `aria-…`, `data-…` and `role` attributes; `on…` listeners. */
+export function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === null || value === undefined) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (/^(class|role|for|aria-|data-)/.test(name)) node.setAttribute(name, value);
+    else node[name] = value;
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** Set a text, touching the page only if it changes. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+const GAPS = {
+  __proto__: null,
+  expired: [
+    "Some events are missing here",
+    "This page was away for longer than the hub keeps events. Everything it still had follows.",
+  ],
+  epoch_changed: [
+    "A new history begins here",
+    "The event store at home was replaced, so what came before may be incomplete.",
+  ],
+  ahead: [
+    "Home went back to an earlier state",
+    "The event store at home was restored from a copy that is older than what this page had seen.",
+  ],
+  hub_reset: [
+    "Events may be missing here",
+    "The hub was restarted and home is not connected, so nobody can tell yet what happened meanwhile. If home still has it, it will follow.",
+  ],
+};
+
+export const gapWords = (reason) => GAPS[reason] ?? ["Events are missing here", "The hub can't deliver what happened meanwhile."];
+
+/** A text that grows in place: what it has already is not touched. */
+class Growing {
+  #text = document.createTextNode("");
+  #more;
+  #whole = false;
+
+  constructor(tag, className) {
+    this.node = el(tag, { class: className, dir: "auto" }, this.#text);
+  }
+
+  show(text, streaming) {
+    const cut = !this.#whole && text.length > LONG_TEXT;
+    const shown = !cut ? text : streaming ? `…${text.slice(-LONG_TEXT)}` : `${text.slice(0, LONG_TEXT)}…`;
+    const before = this.#text.data;
+    if (shown.length > before.length && shown.startsWith(before)) this.#text.appendData(shown.slice(before.length));
+    else if (shown !== before) this.#text.data = shown;
+    if (cut && !this.#more) {
+      this.#more = el("button", { type: "button", class: "more", onclick: () => this.#showAll() });
+      this.node.after(this.#more);
+    }
+    if (this.#more) {
+      this.#more.hidden = !cut;
+      this.all = () => this.show(text, streaming);
+      setText(this.#more, `Show all ${text.length.toLocaleString()} characters`);
+    }
+  }
+
+  #showAll() {
+    this.#whole = true;
+    this.all();
+  }
+}
+
+const WHO = { __proto__: null, assistant: "Assistant", user: "You", system: "System", tool: "Tool" };
+const REQUEST = { running: "Working…", completed: "Done", cancelled: "Cancelled", failed: "Failed" };
+
+// One maker per kind of item: returns the row, and what draws its item into it again.
+const ROWS = {
+  message(item) {
+    const text = new Growing("div", "text");
+    const who = el("span", { class: "who" }, WHO[item.role] ?? String(item.role));
+    const node = el("li", { class: `row message ${item.role === "user" ? "user" : "other"}` }, who, text.node);
+    return [
+      node,
+      () => {
+        text.show(item.text, item.streaming);
+        node.classList.toggle("streaming", item.streaming);
+      },
+    ];
+  },
+  tool(item) {
+    const [name, state, peek] = [el("span", { class: "name" }), el("span", { class: "state" }), el("span", { class: "peek" })];
+    const [args, output] = [new Growing("pre", "args"), new Growing("pre", "output")];
+    const [argsPart, outputPart] = [el("div", {}, el("h4", {}, "Asked"), args.node), el("div", {}, el("h4", {}, "Result"), output.node)];
+    const details = el("details", {}, el("summary", {}, name, state, peek), argsPart, outputPart);
+    const draw = () => {
+      const said = item.result ?? item.output;
+      setText(name, item.name);
+      setText(state, item.done ? "done" : "running…");
+      details.classList.toggle("running", !item.done);
+      // While folded only one line is shown: of a running tool the latest, of a finished one the first.
+      const lines = (item.done ? said.slice(0, 400) : said.slice(-400)).split("\n").filter((line) => line.trim());
+      setText(peek, (item.done ? lines[0] : lines.at(-1)) ?? "");
+      if (!details.open) return;
+      argsPart.hidden = !item.args;
+      outputPart.hidden = !said;
+      args.show(item.args, false);
+      output.show(said, !item.done);
+    };
+    details.addEventListener("toggle", draw);
+    return [el("li", { class: "row tool" }, details), draw];
+  },
+  request(item) {
+    const words = el("span");
+    const node = el("li", { class: "row request" }, words);
+    return [
+      node,
+      () => {
+        node.dataset.state = item.state;
+        setText(words, REQUEST[item.state]);
+      },
+    ];
+  },
+  error(item) {
+    return [el("li", { class: "row error" }, el("strong", {}, "Error"), el("div", { class: "text", dir: "auto" }, item.text)), () => {}];
+  },
+  note(item) {
+    return [el("li", { class: "row note", dir: "auto" }, item.text), () => {}];
+  },
+  mark() {
+    return [el("li", { class: "row mark" }, "New since your last visit"), () => {}];
+  },
+  other(item) {
+    const json = el("pre", { class: "output" });
+    const details = el("details", {}, el("summary", {}, el("span", { class: "name" }, item.type)), json);
+    details.addEventListener("toggle", () => setText(json, JSON.stringify(item.event, null, 2).slice(0, LONG_TEXT)));
+    return [el("li", { class: "row tool unknown" }, details), () => {}];
+  },
+  gap(item) {
+    const [title, words] = gapWords(item.reason);
+    const node = el("li", { class: "row gap" }, el("strong", {}, title), el("div", {}, words));
+    return [node, () => (node.hidden = Boolean(item.healed))];
+  },
+};
+
+/** The cards of notifications. `hide` is called with the notice whose button was pressed. */
+export function cards(notices, hide) {
+  return [...notices].map((notice) =>
+    el(
+      "article",
+      { class: `card ${notice.severity}`, "data-notice": notice.id },
+      el("h3", { dir: "auto" }, el("span", { class: "severity" }, notice.severity), notice.title),
+      el("p", { dir: "auto" }, notice.body),
+      el("button", { type: "button", class: "quiet", "aria-label": `Hide: ${notice.title}`, onclick: () => hide(notice) }, "Hide"),
+    ),
+  );
+}
+
+/**
+ * The transcript of one session inside `scroller`: a window of its items, which follows the end unless the reader has
+ * gone back. What is drawn is bounded; what is not is a button away.
+ */
+export class TranscriptView {
+  #scroller;
+  #list = el("ol", { class: "rows", "aria-label": "Transcript" });
+  #earlier = el("button", { type: "button", class: "more", onclick: () => this.#showEarlier() }, "Show earlier");
+  #later = el("button", { type: "button", class: "more", onclick: () => this.#showLater() }, "Show later");
+  #latest = el("button", { type: "button", class: "latest", onclick: () => this.toEnd() }, "Jump to latest ↓");
+  #session = null;
+  #rows = []; // {item, node, draw}, in order: the drawn window
+  #follow = true; // the window ends at the last item
+  #pinned = true; // the end was in view when the reader last moved, or something was drawn
+
+  constructor(scroller, latestPlace) {
+    this.#scroller = scroller;
+    scroller.append(this.#earlier, this.#list, this.#later);
+    latestPlace.append(this.#latest);
+    scroller.addEventListener("scroll", () => this.#controls(), { passive: true });
+    // A keyboard, a turned phone, a notification above: whoever was at the end stays there.
+    new ResizeObserver(() => this.#pinned && this.#toBottom()).observe(scroller);
+  }
+
+  /** @param {import("./transcript.js").Session | null} session */
+  show(session) {
+    this.#session = session;
+    this.#rows = [];
+    this.#list.replaceChildren();
+    this.toEnd();
+  }
+
+  /** Draw what changed. */
+  draw() {
+    const session = this.#session;
+    if (!session) return;
+    const atEnd = this.#atEnd();
+    if (this.#follow) this.#window(atEnd ? SHOWN : MOST_SHOWN);
+    for (const row of this.#rows) if (session.changed.has(row.item)) row.draw();
+    session.changed.clear();
+    this.#controls();
+    if (atEnd && this.#follow) this.#toBottom();
+  }
+
+  toEnd() {
+    this.#follow = true;
+    this.draw();
+    this.#window(SHOWN);
+    this.#controls();
+    this.#toBottom();
+  }
+
+  #toBottom() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    this.#latest.hidden = this.#pinned = true;
+  }
+
+  #atEnd() {
+    const { scrollTop, clientHeight, scrollHeight } = this.#scroller;
+    return scrollHeight - scrollTop - clientHeight < 40;
+  }
+
+  /** Make the window end at the last item, with at most `most` rows; a reader's rows are not taken from under them. */
+  #window(most) {
+    const items = this.#session?.items ?? [];
+    const first = this.#rows[0]?.item.n ?? Math.max(items[0]?.n ?? 0, (items.at(-1)?.n ?? 0) - SHOWN + 1);
+    const from = items.length - Math.min(items.length, (items.at(-1)?.n ?? 0) - Math.max(first, items[0]?.n ?? 0) + 1);
+    if (items.length - from > MOST_SHOWN && most === MOST_SHOWN) {
+      this.#follow = false;
+      return;
+    }
+    this.#draw(Math.max(from, items.length - most), items.length);
+  }
+
+  /** Make the drawn rows those of items[from..to). */
+  #draw(from, to) {
+    const items = this.#session?.items ?? [];
+    const [low, high] = [items[from]?.n ?? 0, items[to - 1]?.n ?? -1];
+    const gone = this.#rows.filter(({ item }) => item.n < low || item.n > high);
+    for (const row of gone) row.node.remove();
+    const kept = this.#rows.filter(({ item }) => item.n >= low && item.n <= high);
+    const [before, after] = kept.length ? [kept[0].item.n, kept.at(-1).item.n] : [high + 1, high];
+    const head = items.slice(from, from + Math.max(0, before - low)).map(row);
+    const tail = kept.length ? items.slice(to - (high - after), to).map(row) : [];
+    this.#list.prepend(...head.map(({ node }) => node));
+    this.#list.append(...tail.map(({ node }) => node));
+    this.#rows = [...head, ...kept, ...tail];
+  }
+
+  #showEarlier() {
+    const items = this.#session.items;
+    const from = Math.max(0, this.#index(0) - SHOWN);
+    const to = Math.min(this.#index(-1) + 1, from + MOST_SHOWN);
+    this.#follow = to === items.length;
+    const [height, top] = [this.#scroller.scrollHeight, this.#scroller.scrollTop];
+    const focused = this.#rows[0]?.node;
+    this.#draw(from, to);
+    this.#scroller.scrollTop = top + this.#scroller.scrollHeight - height; // what was in view stays there
+    this.#controls();
+    if (this.#earlier.hidden && focused) focusOn(focused);
+  }
+
+  #showLater() {
+    const items = this.#session.items;
+    const to = Math.min(items.length, this.#index(-1) + 1 + SHOWN);
+    const anchor = this.#rows.at(-1).node;
+    const before = anchor.getBoundingClientRect().top;
+    this.#draw(Math.max(0, to - MOST_SHOWN), to);
+    this.#scroller.scrollTop += anchor.getBoundingClientRect().top - before;
+    this.#follow = to === items.length;
+    this.#controls();
+    if (this.#later.hidden) focusOn(anchor);
+  }
+
+  #index(at) {
+    const items = this.#session.items;
+    return this.#rows.length ? Math.max(0, this.#rows.at(at).item.n - items[0].n) : items.length;
+  }
+
+  #controls() {
+    const items = this.#session?.items ?? [];
+    const [first, last] = [this.#rows[0]?.item.n ?? 0, this.#rows.at(-1)?.item.n ?? -1];
+    this.#earlier.hidden = !items.length || first <= items[0].n;
+    this.#later.hidden = !items.length || last >= items.at(-1).n;
+    this.#pinned = this.#later.hidden && this.#atEnd();
+    this.#latest.hidden = this.#pinned;
+  }
+}
+
+function row(item) {
+  const [node, draw] = ROWS[item.kind](item);
+  draw();
+  return { item, node, draw };
+}
+
+function focusOn(node) {
+  node.tabIndex = -1;
+  node.focus({ preventScroll: true });
+}

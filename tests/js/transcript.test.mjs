@@ -1,0 +1,142 @@
+// What the events of a session add up to for a reader.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+const source = readFileSync(new URL("../../bridge_server/web/static/transcript.js", import.meta.url));
+const { MAX_ITEMS, Transcript, said } = await import(`data:text/javascript;base64,${source.toString("base64")}`);
+
+const R = { session_id: "s", request_id: "r" };
+const partial = (content, more = {}) => ({ type: "partial", ...R, message: { role: "assistant", content }, ...more });
+const final = (...messages) => ({ type: "final", ...R, messages });
+const tool = (id, content, metadata = {}) => ({ role: "tool", content, metadata: { tool_call_id: id, tool_name: "look", ...metadata } });
+
+function items(...events) {
+  const transcript = new Transcript();
+  for (const event of events) transcript.apply(event);
+  return transcript.session("s").items;
+}
+
+const brief = (all) => all.map((item) => [item.kind, item.text ?? item.state ?? item.result ?? item.type]);
+
+test("A51 A54 partials grow one message, and the final takes its place", () => {
+  const growing = items(partial("Hel"), partial("lo"));
+  assert.deepEqual(brief(growing), [["message", "Hello"]]);
+  assert.ok(growing[0].streaming);
+  const ended = items(partial("Hel"), partial("lo"), final({ role: "assistant", content: "Hello." }));
+  assert.deepEqual(brief(ended), [["message", "Hello."]]);
+  assert.ok(!ended[0].streaming);
+});
+
+test("A32 partials of different requests never mix, even interleaved", () => {
+  const all = items(partial("a"), partial("x", { request_id: "q" }), partial("b"), partial("y", { request_id: "q" }));
+  assert.deepEqual(brief(all), [["message", "ab"], ["message", "xy"]]);
+});
+
+test("A50 each phase is a message of its own", () => {
+  const phase = (phase) => ({ type: "assistant_message", ...R, phase });
+  const one = [phase("start"), partial("one"), phase("end"), final({ role: "assistant", content: "one" })];
+  assert.deepEqual(brief(items(...one, phase("start"), partial("two"))), [["message", "one"], ["message", "two"]]);
+});
+
+test("A55 a final with several messages, and one without partials before it", () => {
+  const all = items(final({ role: "assistant", content: "a" }, tool("t", "42"), { role: "system", content: "b" }));
+  assert.deepEqual(brief(all), [["message", "a"], ["tool", "42"], ["message", "b"]]);
+});
+
+test("A60 A62 A65 A68 a tool call: arguments, partial output, result; either name of its id", () => {
+  const [one, other, ...rest] = items(
+    { type: "tool_calls", ...R, tool_calls: [{ id: "1", function: { name: "look", arguments: '{"at":"sky"}' } }, { tool_call_id: "2", function: { name: "read", arguments: "{bro" } }] },
+    { type: "tool_partial", ...R, tool_call_id: "1", phase: "start", payload: { part: "a" } },
+    { type: "tool_partial", ...R, tool_call_id: "1", phase: "stream", payload: { part: { text: "b" } } },
+    { type: "tool_partial", ...R, tool_call_id: "2", phase: "end", payload: { result: tool("2", "read it") } },
+  );
+  assert.deepEqual([one.name, one.args, one.output, one.done], ["look", '{\n  "at": "sky"\n}', "ab", false]);
+  assert.deepEqual([other.args, other.result, other.done], ["{bro", "read it", true]);
+  assert.deepEqual(rest, []);
+  const [summed] = items({ type: "tool_results", ...R, messages: [tool("9", "all of it")] });
+  assert.deepEqual([summed.name, summed.result, summed.done], ["look", "all of it", true]);
+});
+
+test("A70 A71 A72 metadata.display of type text is shown instead of the content; other types are not", () => {
+  assert.equal(said(tool("1", "full", { display: { type: "text", content: "short" } })), "short");
+  assert.equal(said(tool("1", "full", { display: { type: "chart", content: "short" } })), "full");
+  assert.equal(said({ content: [{ type: "text", text: "a" }, { type: "text", text: "b" }] }), "ab");
+});
+
+test("A42 A44 A45 A47 the state of a request: completed is said last even after a failure", () => {
+  const started = { type: "request_started", ...R, stream: true };
+  const completed = { type: "request_completed", ...R };
+  assert.deepEqual(brief(items(started)), [["request", "running"]]);
+  assert.deepEqual(brief(items(started, completed)), [["request", "completed"]]);
+  assert.deepEqual(brief(items(started, { type: "request_cancelled", ...R }, completed)), [["request", "cancelled"]]);
+  const failed = items(started, partial("Hel"), { type: "error", ...R, detail: "no power" }, completed);
+  assert.deepEqual(brief(failed), [["request", "failed"], ["message", "Hel"], ["error", "no power"]]);
+  assert.ok(!failed[1].streaming);
+});
+
+test("A84 checkpoints are not shown; lifecycle events are notes; unknown types are kept whole", () => {
+  const odd = { type: "telemetry", session_id: "s", deep: { er: [1] } };
+  const all = items(
+    { type: "session_created", session_id: "s", session: { title: "Garden" } },
+    { type: "checkpoint", ...R },
+    { type: "message_appended", session_id: "s", role: "user", content: "Why?", message: { role: "user", content: "Why?" } },
+    { type: "message_modified", session_id: "s", index: 0, content: "What?" },
+    { type: "messages_deleted", session_id: "s", indices: [0, 1] },
+    odd,
+  );
+  assert.deepEqual(all.map((item) => item.kind), ["note", "message", "note", "note", "other"]);
+  assert.equal(all[2].text, "Message 1 was changed to: What?");
+  assert.equal(all[4].event, odd);
+});
+
+test("A120 A121 A143 notifications are upserted by id and leave when they end; each kind has its own place", () => {
+  const transcript = new Transcript();
+  const note = (type, more, session_id) => transcript.apply({ type, session_id, notification: { id: "n", severity: "warning", title: "T", revision: 1, ...more } });
+  note("session_notification_created", {}, "s");
+  note("session_notification_updated", { title: "T2", revision: 2 }, "s");
+  note("application_notification_created", { severity: "odd" });
+  const [one] = transcript.session("s").notices.values();
+  assert.deepEqual([one.title, one.severity, one.revision], ["T2", "warning", "2"]);
+  assert.equal(transcript.session("s").items.length, 0);
+  assert.equal([...transcript.notices.values()][0].severity, "info");
+  note("session_notification_resolved", {}, "s");
+  assert.equal(transcript.session("s").notices.size, 0);
+  assert.equal(transcript.notices.size, 1);
+});
+
+test("a gap is marked in every session that has begun, and healed where it was told", () => {
+  const transcript = new Transcript();
+  transcript.apply(partial("a"));
+  transcript.session("empty");
+  assert.equal(transcript.gap({ reason: "hub_reset", from_id: "7" }).length, 1);
+  assert.equal(transcript.session("s").items.at(-1).kind, "gap");
+  assert.equal(transcript.heal("6").length, 0);
+  assert.equal(transcript.heal("7").length, 1);
+  assert.ok(transcript.session("s").items.at(-1).healed);
+});
+
+test("whatever an event holds, nothing is thrown", () => {
+  const odd = [null, 7, "text", [], [null], {}, { content: null }, { content: { deep: [1] } }, [{ role: 7 }], [[]]];
+  const types = ["partial", "final", "tool_calls", "tool_partial", "tool_results", "error", "assistant_message", "request_started",
+    "message_appended", "message_modified", "messages_deleted", "session_created", "unforwardable", "session_notification_created",
+    "application_notification_expired", "constructor", "__proto__", ""];
+  for (const type of types) {
+    for (const value of odd) {
+      const event = { type, session_id: value, request_id: value };
+      for (const key of ["message", "messages", "content", "tool_calls", "tool_call_id", "payload", "phase", "detail", "notification", "display", "session", "indices"]) event[key] = value;
+      new Transcript().apply(event);
+      new Transcript().apply({ type, [String(value)]: value, payload: { part: value, result: value }, phase: "end" });
+    }
+  }
+});
+
+test("a session is bounded: the oldest items go", () => {
+  const transcript = new Transcript();
+  for (let n = 0; n < MAX_ITEMS + 1; n++) transcript.apply({ type: "odd", session_id: "s", n });
+  const kept = transcript.session("s").items;
+  assert.equal(kept.length, (MAX_ITEMS * 3) / 4 + 1);
+  assert.equal(kept.at(-1).event.n, MAX_ITEMS);
+  assert.ok(kept.every((item, index) => item.n === kept[0].n + index));
+});
