@@ -324,20 +324,3 @@ async def test_the_javascript_example_of_the_readme_runs(hub: Hub, tmp_path: Pat
     preload = tmp_path / "websocket.mjs"  # what a browser has, and Node from 22 on
     preload.write_text('import WebSocket from "ws"\nglobalThis.WebSocket = WebSocket\n')
     await says_what_a_home_publishes(hub, "js", node, "--import", preload, folder=tmp_path, file="example.mjs")
-
-
-# The proxy.
-
-
-@pytest.mark.requires("nginx")
-async def test_nginx_takes_the_configuration_shown(tmp_path: Path) -> None:
-    found = re.search(r"^```nginx\n(.*?)^```$", OPERATIONS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    assert found
-    shown = found[1].replace("listen 443 ssl", "listen 127.0.0.1:8443").replace("/var/log/nginx", str(tmp_path))
-    config = tmp_path / "nginx.conf"
-    config.write_text(f"pid {tmp_path}/pid;\nevents {{}}\nhttp {{\n{shown}\n}}\n")
-    process = await asyncio.create_subprocess_exec(
-        require("nginx"), "-t", "-p", tmp_path, "-e", tmp_path / "error.log", "-c", config, stdout=PIPE, stderr=STDOUT
-    )
-    said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()

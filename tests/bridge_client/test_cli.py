@@ -181,7 +181,7 @@ async def test_serve_ingest_and_watch_carry_a_file_to_an_app_and_revocation_ends
                 assert got.startswith(b'{"event_id":"%d",' % number)
                 assert got.endswith(b'"data":%b}\n' % value.encode())
 
-            await done("bridge_server.cli", "servers", "revoke", about["server_id"], "--state-dir", state)
+            await done("bridge_server.cli", "revoke", about["server_id"], "--yes", "--state-dir", state)
             _, errors = await home.communicate()
             assert home.returncode == 3
             assert errors.decode().splitlines()[-1].startswith("Error: the credential is revoked")

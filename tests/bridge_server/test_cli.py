@@ -1,6 +1,7 @@
 """The hub's command line: what it prints, what it returns, and that an error is one sentence."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import aiohttp
 import pytest
 
 from bridge_server import cli, logs
-from bridge_server.auth import Credentials, Device, Server
+from bridge_server.auth import Credentials, Device, Refused, Server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,9 +72,9 @@ def test_credentials_are_made_listed_and_revoked(shell: Shell) -> None:
     assert [row["device_id"] for row in shell.json("devices", "list", "--server", home["server_id"])] == [
         phone["device_id"]
     ]
-    assert shell.json("devices", "revoke", phone["device_id"]) == {"revoked": 1}
+    assert shell.json("revoke", phone["device_id"]) == {"revoked": 1}
     assert not database.is_live(device)
-    assert shell.json("servers", "revoke", home["server_id"]) == {"revoked": 1}
+    assert shell.json("revoke", home["server_id"], "--yes") == {"revoked": 1}
     assert shell.json("devices", "list")[0]["revoked"]
     database.close()
 
@@ -105,11 +106,47 @@ def test_out_writes_a_new_private_file_and_prints_no_credential(shell: Shell, tm
 
 def test_operators_have_their_own_credentials(shell: Shell) -> None:
     made = shell.json("operators", "add", "ops")
-    home = shell.json("servers", "add", "Attic")
     assert made["credential"].startswith("sbo_")
     assert [row["name"] for row in shell.json("operators", "list")] == ["ops"]
-    assert shell("operators", "revoke", str(home["credential_id"]))[0] == 1
-    assert shell.json("operators", "revoke", str(made["credential_id"])) == {"revoked": 1}
+    assert shell.json("revoke", str(made["credential_id"])) == {"revoked": 1}
+
+
+def test_one_credential_of_a_home_is_replaced_and_its_apps_stay(shell: Shell) -> None:
+    """Rotation: no question is asked, because nothing ends but the old key."""
+    old = shell.json("servers", "add", "Attic")
+    phone = shell.json("devices", "add", old["server_id"], "Phone")
+    new = shell.json("servers", "add", "Attic", "--server-id", old["server_id"])
+    code, out, _ = shell("revoke", str(old["credential_id"]))
+    assert (code, out) == (0, f"credential 1 of the home 'Attic' ({old['server_id']}): 1 credential revoked\n")
+    database = shell.credentials()
+    assert database.authenticate(new["credential"]).credential_id == new["credential_id"]
+    assert isinstance(database.authenticate(phone["credential"]), Device)
+    with pytest.raises(Refused, match="credential_revoked"):
+        database.authenticate(old["credential"])
+    database.close()
+    code, _, err = shell("revoke", str(old["credential_id"]))
+    assert (code, "already" in err) == (1, True)
+
+
+@pytest.mark.parametrize("by", ["server_id", "credential_id"])
+def test_nobody_ends_a_home_by_accident(shell: Shell, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """A home's last credential is the home: without it no other can be made, so a number asks as the id does."""
+    home = shell.json("servers", "add", "Attic")
+    for name in ("Phone", "Tablet"):
+        shell.json("devices", "add", home["server_id"], name)
+    ended = shell("revoke", str(home[by]), "--json")
+    assert (ended[0], "--yes" in ended[2]) == (2, True)
+    for said in ("", "n\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(said))
+        code, out, err = shell("revoke", str(home[by]))
+        assert (code, out) == (1, "")
+        assert "the home 'Attic'" in err
+        assert "2 apps" in err
+    assert [row["revoked"] for row in shell.json("devices", "list")] == [None, None]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    code, out, _ = shell("revoke", str(home[by]))
+    assert (code, "3 credentials revoked" in out) == (0, True)
+    assert all(row["revoked"] for kind in ("devices", "servers") for row in shell.json(kind, "list"))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +155,9 @@ def test_operators_have_their_own_credentials(shell: Shell) -> None:
         (("devices", "add", "a" * 26, "Phone"), 1, "bridge-server servers list"),
         (("devices", "add", "nonsense", "Phone"), 2, "not a server id"),
         (("servers", "add", " "), 2, "visible character"),
-        (("servers", "revoke", "a" * 26), 1, "bridge-server servers list"),
-        (("devices", "revoke", "x"), 1, "bridge-server devices list"),
-        (("operators", "revoke", "x"), 2, "integer"),
+        (("revoke", "a" * 26), 1, "bridge-server servers list"),
+        (("revoke", "x"), 1, "devices list"),
+        (("revoke", "1"), 1, "operators list"),
         (("servers", "list", "--database", "/dev/null/x"), 1, "/dev/null"),
         (("serve", "--port", "70000"), 2, "--port"),
         (("serve", "--log-level", "LOUD"), 2, "LOUD"),
@@ -152,7 +189,7 @@ def test_a_taken_port_is_one_sentence(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--help",), ("serve", "-h"), ("servers", "--help"), ("servers", "add", "--help"), ("devices", "-h")]
+    "words", [(), ("--help",), ("serve", "-h"), ("servers", "--help"), ("servers", "add", "--help"), ("revoke", "-h")]
 )
 def test_help_teaches_and_names_the_exit_codes(shell: Shell, words: tuple[str, ...]) -> None:
     code, out, err = shell(*words)
