@@ -8,7 +8,7 @@ import pytest
 
 from bridge_client.store.memory import MemoryStore
 from bridge_server.app import Hub
-from tests.faults.apps import phoenix_app, python_app
+from tests.faults.apps import KINDS, app_of_kind, python_app
 from tests.faults.near import forwarding
 from tests.faults.scene import all_events
 from tests.faults.wire import Loss, Wire
@@ -26,7 +26,9 @@ async def published(store: MemoryStore, number: int) -> None:
 
 
 @both_losses
-async def test_the_home_cut_at_each_frame_of_join_push_and_acknowledgement(hub: Hub, tmp_path: Path, loss: Loss) -> None:
+async def test_the_home_cut_at_each_frame_of_join_push_and_acknowledgement(
+    hub: Hub, tmp_path: Path, loss: Loss
+) -> None:
     for frame in count(1):
         assert frame < MOST_FRAMES, "the exchange never passes uncut"
         server, token = hub.credentials.add_server("Home")
@@ -50,7 +52,7 @@ async def test_the_home_cut_at_each_frame_of_join_push_and_acknowledgement(hub: 
 
 
 @both_losses
-@pytest.mark.parametrize("kind", ["python", "phoenix", "phoenix 1.0.0"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_the_app_cut_at_each_frame_of_join_replay_and_live(
     hub: Hub, tmp_path: Path, loss: Loss, kind: str
 ) -> None:
@@ -66,11 +68,7 @@ async def test_the_app_cut_at_each_frame_of_join_replay_and_live(
             head = await store.head() or 0
             record = Record(f"{kind}, cut at frame {frame}", head - EVENTS)
             async with Wire(hub.port, cut_at=frame, loss=loss) as wire:
-                if kind == "python":
-                    app = python_app(wire.url, device, server.server_id, record)
-                else:
-                    app = phoenix_app(wire.url, device, server.server_id, record, vsn=kind[8:] or "2.0.0")
-                async with app:
+                async with app_of_kind(kind, wire.url, device, server.server_id, record):
                     for number in range(head + 1, head + EVENTS + 1):
                         await until(lambda number=number: record.last_id == number - 1, f"event {number - 1} arrives")
                         await published(store, number)

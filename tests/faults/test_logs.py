@@ -102,7 +102,11 @@ async def every_refusal(port: int, token: str) -> None:
         b"GET /health?token=" + secret + b" HTTP/1.1\r\n" + host + b"Authorization Bearer " + secret + b"\r\n\r\n",
         b"GET /health?token=" + secret + b" HTTP/9.9\r\n" + host + b"\r\n",
         b"GET /" + secret + b" HTTP/1.1\r\n" + host + b"\r\n",
-        b"GET /metrics HTTP/1.1\r\n" + host + b"X-Forwarded-For: 1.2.3.4\r\nAuthorization: Bearer " + secret + b"\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n"
+        + host
+        + b"X-Forwarded-For: 1.2.3.4\r\nAuthorization: Bearer "
+        + secret
+        + b"\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: " + secret + b"\r\n\r\n",
         b"POST /api/servers/local/enrol HTTP/1.1\r\n" + host + b"Content-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n{%b" % (len(secret) + 1, secret),

@@ -29,7 +29,13 @@ class Neighbourhood(NamedTuple):
     async def is_unharmed(self) -> None:
         """The app's heartbeat is answered, and the home's next event reaches it, as the very next one."""
         await self.app.send('[null,"hb","phoenix","heartbeat",{}]')
-        assert json.loads(await self.app.recv()) == [None, "hb", "phoenix", "phx_reply", {"status": "ok", "response": {}}]
+        assert json.loads(await self.app.recv()) == [
+            None,
+            "hb",
+            "phoenix",
+            "phx_reply",
+            {"status": "ok", "response": {}},
+        ]
         (event_id,) = await self.home.publish(1)
         _, _, _, event, payload = json.loads(await self.app.recv())
         assert (event, payload["event"]["event_id"]) == ("session_event", event_id)
@@ -77,7 +83,11 @@ BAD_MESSAGES = {
     "Infinity": (b'["1","1","phoenix","heartbeat",{"x":-Infinity}]', TEXT, 1003),
     "deep array": (b'["1","1","phoenix","heartbeat",' + DEEP, TEXT, 1003),
     "deep and whole": (b'["1","1","phoenix","heartbeat",' + DEEP + DEEP.replace(b"[", b"]") + b"]", TEXT, 1003),
-    "deep objects": (b'["1","1","phoenix","heartbeat",' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"]", TEXT, 1003),
+    "deep objects": (
+        b'["1","1","phoenix","heartbeat",' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"]",
+        TEXT,
+        1003,
+    ),
     "deep before the brackets": (DEEP + b"]" * 100_000, TEXT, 1003),
     "bad UTF-8": (b'["1","1","phoenix","heartbeat",{"x":"\xff"}]', TEXT, 1007),
     "UTF-8 of a surrogate": (b'["1","1","phoenix","heartbeat",{"x":"\xed\xa0\x80"}]', TEXT, 1007),
@@ -210,7 +220,16 @@ async def test_an_event_that_is_none_is_refused_and_the_home_goes_on(neighbours:
 
 @pytest.mark.parametrize(
     "payload",
-    ["null", "7", "[]", "{}", '{"event":1}', '{"events":{}}', '{"events":[],"prev_id":7}', '{"events":[],"prev_id":"x"}'],
+    [
+        "null",
+        "7",
+        "[]",
+        "{}",
+        '{"event":1}',
+        '{"events":{}}',
+        '{"events":[],"prev_id":7}',
+        '{"events":[],"prev_id":"x"}',
+    ],
 )
 @pytest.mark.parametrize("name", ["session_event", "session_events"])
 async def test_a_push_of_the_wrong_shape_is_refused_and_the_home_goes_on(
@@ -227,7 +246,9 @@ async def test_a_push_of_the_wrong_shape_is_refused_and_the_home_goes_on(
 async def test_lone_surrogates_are_repaired_live_and_on_replay(neighbours: Neighbourhood) -> None:
     r"""`\ud800` alone is no text: it becomes U+FFFD, once, so that live and replayed bytes are the same."""
     sent = r'"half \ud83d, other \ude00, whole \ud83d\ude00, escaped \\ud800, last \udbff"'
-    kept = event(1, sent.replace(r"\ud83d,", r"\ufffd,").replace(r"other \ude00", r"other \ufffd").replace(r"\udbff", r"\ufffd"))
+    kept = event(
+        1, sent.replace(r"\ud83d,", r"\ufffd,").replace(r"other \ude00", r"other \ufffd").replace(r"\udbff", r"\ufffd")
+    )
     async with rude_home(neighbours) as (raw, server_id, device), peer(neighbours.hub, device) as live:
         live.send_frame(join(f"app:{server_id}"))
         assert '"status":"ok"' in await live.text()

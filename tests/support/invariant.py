@@ -78,6 +78,8 @@ def faults(record: Record, store: Sequence[Held], *, to_the_end: bool = True) ->
     place, told = record.since, None
     for entry in record.entries:
         if isinstance(entry, Missed):
+            if told is not None and told.resumed_after is not None and entry.from_id == told.resumed_after:
+                place = told.resumed_after  # one gap behind the other
             if entry.from_id != place:
                 found.append(f"a gap behind {entry.from_id}, but the app's place is {place}: {entry}")
             if entry.resumed_after is None and entry.reason != "hub_reset":
