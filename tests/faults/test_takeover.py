@@ -25,7 +25,8 @@ async def test_the_newest_home_wins_and_no_event_is_lost_or_doubled(scene: Scene
         await stack.enter_async_context(scene.hub())
         await stack.enter_async_context(python_app(scene.url, scene.device(), scene.server_id, records[0]))
         await stack.enter_async_context(phoenix_app(scene.url, scene.device(), scene.server_id, records[1]))
-        writing = asyncio.create_task(publish_steadily(store, 1_000_000, 200))
+        enough = asyncio.Event()
+        writing = asyncio.create_task(publish_steadily(store, 200, enough))
 
         async def events_flow() -> None:
             seen = records[0].last_id or 0
@@ -52,8 +53,8 @@ async def test_the_newest_home_wins_and_no_event_is_lost_or_doubled(scene: Scene
         await events_flow()
         assert third.running, "the one that woke up did not take it back"
 
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        enough.set()
+        await writing
         last = await store.head()
         await until(lambda: all(record.last_id == last for record in records), "every app has the last event")
     nothing_lost(await all_events(store), *records)

@@ -1,4 +1,4 @@
-"""The invariant of the whole product: each app gets every event once, in id order, byte for byte, or is told a true gap.
+"""The invariant of the product: each app gets every event once, in id order, byte for byte, or is told a true gap.
 
 A `Record` is what one app was given. `faults` compares it with what the home's store holds and lists every breach:
 
