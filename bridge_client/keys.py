@@ -16,6 +16,7 @@ import msgspec
 
 from protocol.codec import open_json
 from protocol.errors import BadTopic, ProtocolError
+from protocol.loopback import LOOPBACK_NAMES
 from protocol.pairing import (
     KEY_BYTES,
     LOCAL_CHALLENGE_PATH,
@@ -34,8 +35,6 @@ from protocol.topics import check_server_id
 MAX_FILE = 16_384
 MAX_ANSWER = 65_536
 TIMEOUT = aiohttp.ClientTimeout(total=10.0)
-
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _T = TypeVar("_T")
 
