@@ -136,6 +136,17 @@ def save(path: Path, credential: Credential) -> None:
     write_private(path, msgspec.json.format(msgspec.json.encode(credential)) + b"\n")
 
 
+def read_token(path: Path) -> str:
+    """A token that stands alone in a private file. Raises BadKeyFile."""
+    try:
+        token = read_private(path).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        raise BadKeyFile(f"there is no {path}; put the token into it and run: chmod 600 {path}") from None
+    if not token.isascii() or not token.isprintable() or not token or " " in token:
+        raise BadKeyFile(f"{path} holds no token; it is to hold one word, and nothing else")
+    return token
+
+
 def is_local(hub_url: str) -> bool:
     """Whether `hub_url` names this machine: only then can its key file be here."""
     return urlsplit(hub_url).hostname in LOOPBACK_NAMES
