@@ -263,7 +263,7 @@ class Forwarder:
 
     async def _renew(self, why: str) -> None:
         # Under the old epoch the hub would take new events with reused ids for repeats of old ones.
-        epoch = await self._source.renew_epoch()
+        epoch = self._epoch = await self._source.renew_epoch()
         self._acked = self._refused = self._suspects_to = None
         log.warning("the event store went back in time (%s): it begins epoch %s, all is sent again", why, epoch)
 
