@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Final
 
 from bridge_client.clock import Clock
@@ -28,6 +29,7 @@ class Lag:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: deque[tuple[int, float]] = deque()
+        self._step = 0.0  # seconds between two that are remembered
         self.head: int | None = None
         """The last head seen, None while the source is empty or was never seen."""
 
@@ -38,10 +40,16 @@ class Lag:
         self.head = head
         while self._seen and self._seen[0][0] <= (acked or 0):
             self._seen.popleft()
-        if head is not None and head > (acked or 0) and (not self._seen or self._seen[-1][0] < head):
-            self._seen.append((head, self._clock.monotonic()))
+        now = self._clock.monotonic()
+        if not self._seen:
+            self._step = 0.0
+        if head is not None and head > (acked or 0):
+            last, at = self._seen[-1] if self._seen else (0, -inf)
+            if head > last and now - at >= self._step:
+                self._seen.append((head, now))
         if len(self._seen) > _MOST:
-            self._seen = deque([self._seen[0], *[row for place, row in enumerate(self._seen) if place % 2]])
+            self._step = max(2 * self._step, (now - self._seen[0][1]) / (_MOST / 2))
+            self._seen = deque(row for place, row in enumerate(self._seen) if place % 2 == 0)
 
     def seconds(self, acked: int | None) -> float:
         """How long an event behind `acked` has been known; 0 when there is none."""
