@@ -23,6 +23,7 @@ from bridge_client.config import LOCAL_HUB_URL, Config
 from bridge_client.cursor import CursorFile, DamagedCursor
 from bridge_client.keys import BadKeyFile, Credential
 from bridge_client.store import EventStore, StoreError
+from protocol.pairing import ME_PATH
 
 TIMEOUT: Final = 5.0
 SKEW_SUSPECT: Final = 5.0
@@ -33,7 +34,6 @@ SPACE_SUSPECT: Final = 1 << 30
 SPACE_BAD: Final = 100 << 20
 CERTIFICATE_DAYS: Final = 14
 
-ME_PATH: Final = "/api/me"
 
 OpenStore = Callable[[Config], AbstractAsyncContextManager[EventStore]]
 

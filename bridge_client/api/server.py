@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Final
 
@@ -82,8 +81,8 @@ class Api:
         except ApiError as error:
             return problem(error)
         except web.HTTPException as answer:
-            code = HTTPStatus(answer.status).name.lower()
-            return problem(ApiError(answer.status, code, _EXPLAINED.get(answer.status, answer.reason)), answer)
+            code, message = _EXPLAINED.get(answer.status, (f"http_{answer.status}", answer.reason))
+            return problem(ApiError(answer.status, code, message), answer)
         except StoreError as error:
             log.warning("%s %s: %s", request.method, request.path, error)
             return problem(ApiError(503, "store_unavailable", str(error)))
@@ -140,7 +139,7 @@ _REFUSED: Final = {
     "bad_origin": "pages of that origin may not ask; the setting api_origins lists those that may",
 }
 _EXPLAINED: Final = {
-    404: "there is nothing at this path; docs/home-api.md lists what there is",
-    405: "this path does not take that method",
-    413: f"a body may have at most {MAX_BODY} bytes",
+    404: ("not_found", "there is nothing at this path; docs/home-api.md lists what there is"),
+    405: ("method_not_allowed", "this path does not take that method"),
+    413: ("too_large", f"a body may have at most {MAX_BODY} bytes"),
 }

@@ -192,9 +192,9 @@ async def test_everything_that_is_wrong_is_found_with_a_remedy(home: Home, tmp_p
 
 async def test_a_revoked_home_is_told_so(home: Home) -> None:
     home.hub.credentials.revoke_server(home.server_id)
-    _, checks = await home.doctor()
-    # A hub without /api/me can't be asked; one that has it refuses.
-    assert checks["hub: credential"]["state"] in ("fail", "warn")
+    code, checks = await home.doctor()
+    assert (code, checks["hub: credential"]["state"]) == (1, "fail")
+    assert "enrol again" in checks["hub: credential"]["remedy"]
 
 
 async def test_others_who_could_write_are_a_failure(home: Home) -> None:
