@@ -1,24 +1,40 @@
 """Where the home is put together: the one module that names concrete backends."""
 
+import asyncio
 import logging
 import random
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import aiohttp
+from aiohttp import web
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from bridge_client import keys
+from bridge_client import keys, local_api, local_token, source_spec
+from bridge_client.api import address
+from bridge_client.api.events import Events
+from bridge_client.api.server import Api
+from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
+from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, Config
 from bridge_client.cursor import CursorFile, SavedCursor
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
+from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
+from bridge_client.source_spec import SqliteSpec
+from bridge_client.sources import Source
+from bridge_client.sources.foreign_sqlite import ForeignSqlite
+from bridge_client.sources.http import HttpSource
+from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore
 from bridge_client.store.sqlite import SqliteStore
+from protocol.loopback import normal_origin
 
 LONGEST_WAIT = 5.0
 """Seconds between two tries to enrol while the hub is not there yet."""
@@ -69,13 +85,96 @@ async def obtain_credential(config: Config) -> Credential:
     return credential
 
 
+class Opened(NamedTuple):
+    """What there is to forward, and how to look how far it has come without disturbing who reads it."""
+
+    source: Source
+    peek: Peek
+    store: EventStore | None = None
+    """The home's own store, None when the source is somebody else's."""
+    interval: float = 1.0
+    """Seconds between two such looks."""
+
+
 @asynccontextmanager
-async def forwarding(config: Config, credential: Credential, store: EventStore) -> AsyncIterator[Forwarder]:
-    """A forwarder from `store` to the hub, ready to `run`; its cursor is saved at the end."""
+async def open_source(config: Config) -> AsyncIterator[Opened]:
+    """The source that `config.source` names, else the home's own store; closed at the end.
+
+    Waits for a foreign source that is away. Raises StoreError, SourceRefused, BadKeyFile.
+    """
+    if config.source is None:
+        async with open_store(config) as store:
+            yield Opened(StoreSource(store), store.head, store)
+        return
+    spec = source_spec.parse(config.source)
+    epoch = await asyncio.to_thread(OwnEpoch, config.epoch_path, config.source)
+    if isinstance(spec, SqliteSpec):
+        table = await ForeignSqlite.open(spec, epoch)
+        try:
+            yield Opened(table, table.peek)
+        finally:
+            await table.close()
+        return
+    token = None if config.source_token_file is None else keys.read_token(config.source_token_file)
+    async with aiohttp.ClientSession() as session:
+        server = await HttpSource.open(spec.url, epoch, session, token=token)
+        yield Opened(server, server.peek, interval=10.0)
+
+
+class CantListen(OSError):
+    """The home's API can't have its address; the text says what to do."""
+
+
+@asynccontextmanager
+async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusReport]:
+    """Answer programs on this machine as `config` says, from entry to exit; `url` of what it yields says where.
+
+    The address stands in `config.address_path` meanwhile. Raises CantListen, BadKeyFile.
+    """
+    clock = SystemClock()
+    lag = Lag(clock)
+    report = StatusReport(opened.source, lag, clock, {"name": config.name, "source": source_name(config)})
+    watching = asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))
+    try:
+        if not config.api:
+            yield report
+            return
+        routes = [web.get("/status", report.get)]
+        if opened.store is not None:
+            routes.append(web.get("/events", Events(opened.store).get))
+        # Another server to be bridged may well have the usual port; what forwards it needs none in particular.
+        port = config.api_port if opened.store is not None else 0
+        origins = [origin for text in config.api_origins if (origin := normal_origin(text))]
+        api = Api(routes, local_token.obtain(config.state_dir), host=config.api_host, port=port, origins=origins)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(api)
+            except OSError as error:
+                advice = "--api-port names another port (0: any free one), --no-api does without"
+                raise CantListen(
+                    f"can't listen on {config.api_host}:{port}: {error.strerror or error}; {advice}"
+                ) from None
+            report.url = api.url
+            address.write(config.address_path, api.url)
+            stack.callback(address.remove, config.address_path)
+            yield report
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def source_name(config: Config) -> str:
+    """What is forwarded, as its owner calls it."""
+    return config.source if config.source is not None else str(config.store_path)
+
+
+@asynccontextmanager
+async def forwarding(config: Config, credential: Credential, source: Source) -> AsyncIterator[Forwarder]:
+    """A forwarder from `source` to the hub, ready to `run`; its cursor is saved at the end."""
     cursor = CursorFile(config.cursor_path)
     try:
         yield Forwarder(
-            StoreSource(store),
+            source,
             cursor,
             Link(credential.hub_url, credential.credential, heartbeat=config.heartbeat, rng=random.SystemRandom()),
             server_id=credential.server_id,
@@ -102,6 +201,46 @@ def app_client(
 def saved_cursor(config: Config) -> SavedCursor | None:
     """How far the hub has acknowledged the store's events. Raises DamagedCursor."""
     return CursorFile(config.cursor_path).load()
+
+
+async def status(config: Config) -> dict[str, Any]:
+    """How the home stands, whether it runs or not: docs/cli.md explains each member. Makes no file.
+
+    Raises StoreError, DamagedCursor, BadKeyFile.
+    """
+    credential = kept_credential(config, config.credential_path)
+    hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
+    facts: dict[str, Any] = {"source": source_name(config), "epoch": None, "head_id": None, "head_known": False}
+    if config.source is None:
+        facts |= {"store": str(config.store_path), "head_known": True}
+        if config.store_path.exists():
+            async with open_store(config) as store:
+                facts |= {"epoch": store.epoch, "head_id": await store.head()}
+    cursor = saved_cursor(config)
+    if cursor is not None and config.source is not None:
+        facts["epoch"] = cursor.epoch
+    same = cursor is not None and cursor.epoch == facts["epoch"]
+    facts |= {
+        "acked_id": cursor.event_id if cursor is not None and same else None,
+        "last_ack_age_seconds": max(0.0, time.time() - config.cursor_path.stat().st_mtime) if same else None,
+        "server_id": credential.server_id if credential is not None else None,
+        "hub_url": hub_url,
+    }
+    url = address.find(config.address_path)
+    said = await local_api.status(url, config.state_dir) if url is not None else ""
+    running = said if isinstance(said, dict) else None
+    facts |= {"running": running is not None, "api": url if running is not None else said or None}
+    facts |= {"pid": None, "connected": None, "last_error": None, "lag": {"events": None, "seconds": None}}
+    if running is not None:
+        taken = ("epoch", "server_id", "last_ack_age_seconds", "pid", "connected", "last_error", "lag")
+        facts |= {name: running.get(name) for name in taken}
+        for name in ("head_id", "acked_id"):
+            facts[name] = None if running.get(name) is None else int(running[name])
+        facts["head_known"] = True
+    facts["waiting"] = (facts["head_id"] or 0) - (facts["acked_id"] or 0) if facts["head_known"] else None
+    facts["lag"]["events"] = facts["waiting"]
+    facts["hub"] = await hub_state(hub_url)
+    return facts
 
 
 async def hub_state(hub_url: str) -> str:

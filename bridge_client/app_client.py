@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -64,8 +64,8 @@ class Event:
 class Gap:
     """Events are missing behind `from_id`; what follows is true again.
 
-    `reason` is expired, epoch_changed, ahead or hub_reset. `resume_after` is the place behind which the hub still holds
-    everything, None if it holds nothing.
+    `reason` is expired, epoch_changed, ahead or hub_reset. `resume_after` is the place behind which everything follows
+    that the hub still holds, None if it holds nothing. A second Gap may follow at once and begin there.
     """
 
     reason: str
@@ -186,7 +186,8 @@ class AppClient:
         self._failure: Exception | None = None
         self._last_gap: Gap | None = None
         self._last_status: ServerStatus | None = None
-        self._retrieving = False  # the join asks for what is retained after a gap: done once per gap
+        self._retrieving = False  # the next join asks for what is retained after a gap
+        self._skip = 0  # by how much less each such join in a row asks for
         self._rejoins = 0  # in a row, without a good verdict between them
 
     @property
@@ -229,6 +230,8 @@ class AppClient:
     async def _talk(self, session: Session) -> None:
         while True:
             await self._attend(session)
+            if self._retrieving:
+                continue  # what is retained gets less while we wait
             self._rejoins += 1
             longest = min(LONGEST_REJOIN_WAIT, 0.25 * 2 ** min(self._rejoins, 10))
             await self._clock.sleep(self._rng.uniform(0, longest))
@@ -237,11 +240,12 @@ class AppClient:
         """Join and pass on what comes. Returns when the topic is to be joined again."""
         had_cursor = self._place is not None
         joined = read_json(_JOINED, await session.join(self._topic, self._request()))
+        self._retrieving = False
         if joined.server is not None:
             await self._tell_status(joined.server)
         told = joined.recovered is False
         if told:
-            if await self._fell_behind(joined.gap, joined.epoch):
+            if await self._fell_behind(joined.gap, joined.epoch, read_id(joined.head_id)):
                 return
             self._settle(joined.epoch, read_id(joined.head_id))
         elif joined.recovered:
@@ -253,7 +257,7 @@ class AppClient:
                 case Received(event="replay_complete", payload=payload):
                     complete = read_json(_COMPLETE, payload)
                     behind = complete.recovered is False and not told
-                    if behind and await self._fell_behind(complete.gap, complete.epoch):
+                    if behind and await self._fell_behind(complete.gap, complete.epoch, read_id(complete.to_id)):
                         return
                     await self._caught_up(complete)
                 case Received(event="server_status", payload=payload):
@@ -284,23 +288,31 @@ class AppClient:
         to_id = read_id(complete.to_id)
         self._settle(complete.epoch, to_id)
         if complete.recovered:
-            self._retrieving, self._rejoins, self._last_gap = False, 0, None
+            self._skip, self._rejoins, self._last_gap = 0, 0, None
         await self._put(CaughtUp(to_id))
 
-    async def _fell_behind(self, gap: _Gap | None, epoch: str | None) -> bool:
-        """Tell the gap; whether to join again for what is retained."""
+    async def _fell_behind(self, gap: _Gap | None, epoch: str | None, head: int | None) -> bool:
+        """Tell the gap; whether to join again for what is retained.
+
+        A busy hub drops its oldest events even while it is asked for them: each try in a row leaves more of them out,
+        until one is in time or nothing is left to ask for.
+        """
         if gap is None:
             raise Disconnected("the hub said that events are missing, but not which")
         told = Gap(gap.reason, read_id(gap.from_id), read_id(gap.resume_after))
-        retrieve = False
-        if self._recover_retained and not self._retrieving and epoch is not None and told.resume_after is not None:
-            self._place = Place(epoch, told.resume_after)
-            retrieve = True
-        self._retrieving = retrieve
+        if self._recover_retained and epoch is not None and told.resume_after is not None:
+            place = told.resume_after + self._skip
+            self._retrieving = self._skip == 0 or (head is not None and place < head)
+            if self._retrieving:
+                self._skip = max(16, 2 * self._skip)
+                self._place = Place(epoch, place)
+            else:
+                self._skip, place = 0, place if head is None else head
+            told = replace(told, resume_after=place)
         if told != self._last_gap:  # while a home stays away each rejoin repeats it
             self._last_gap = told
             await self._put(told)
-        return retrieve
+        return self._retrieving
 
     def _settle(self, epoch: str | None, event_id: int | None) -> None:
         self._epoch = epoch or self._epoch

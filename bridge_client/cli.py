@@ -4,7 +4,6 @@ Exit codes: 0 done (also when stopped by a signal), 1 it could not be done, 2 th
 hub will not have us (revoked or unknown credential, replaced by another): starting again can't help.
 """
 
-import json
 import logging
 import os
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 import click
 
-from bridge_client import app, cli_pairing, ingest, logs, render
+from bridge_client import app, cli_home, cli_pairing, ingest, logs, render
 from bridge_client.app_client import Event, Item
 from bridge_client.cli_parts import (
     EXIT_CODES,
@@ -28,10 +27,11 @@ from bridge_client.cli_parts import (
     state_dir_option,
     store_option,
 )
-from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
+from bridge_client.config import BadConfig, Config
 from bridge_client.cursor import DamagedCursor
 from bridge_client.dial import Stopped
 from bridge_client.keys import BadKeyFile, EnrolmentFailed
+from bridge_client.sources import SourceRefused
 from bridge_client.store import StoreError
 from protocol import event_id as ids
 from protocol.errors import BadEventId
@@ -48,46 +48,16 @@ def cli() -> None:
         bridge-client ingest events.jsonl        # publishes a file's events
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
+        bridge-client doctor                     # when something is wrong
+    An agent server that has events of its own is bridged without a store of ours:
+        bridge-client forward --source http://127.0.0.1:8000/events
     Elsewhere, the hub's operator hands out a credential file:
         bridge-client serve --credential-file home.json
         bridge-client watch --credential-file phone.json
 
     Every setting can also stand in the environment (SESSION_BRIDGE_STORE for --store) or under [home] in the TOML file
-    that SESSION_BRIDGE_CONFIG names.
+    that SESSION_BRIDGE_CONFIG names. A flag beats the environment, which beats the file.
     """
-
-
-@cli.command(epilog=EXIT_CODES)
-@click.option("--name", help="The name that apps see for this home; default: the host's.")
-@click.option(
-    "--credential-file", type=FILE, help="The home's credential, as `bridge-server servers add --out` makes it."
-)
-@hub_url_option
-@store_option
-@state_dir_option
-@log_options
-@as_json_option
-def serve(as_json: bool, **options: Any) -> None:
-    """Forward the store's events to the hub until SIGINT or SIGTERM. Logs go to standard error.
-
-    Without a credential it gets one from a hub on this machine by itself, and waits until that hub is there.
-    """
-    config = Config.from_env(**options)
-    logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
-    run(_serve(config, as_json))
-
-
-async def _serve(config: Config, as_json: bool) -> None:
-    async with app.open_store(config) as store:
-        credential = await app.obtain_credential(config)
-        async with app.forwarding(config, credential, store) as forwarder:
-            about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "store": str(config.store_path)}
-            say(
-                f"bridge-client forwards {config.store_path} to {credential.hub_url} as {credential.server_id}"
-                f" (pid {os.getpid()}); Ctrl-C stops it",
-                about | {"pid": os.getpid()} if as_json else None,
-            )
-            await forwarder.run()
 
 
 @cli.command("ingest", epilog=EXIT_CODES)
@@ -179,37 +149,7 @@ def _show(item: Item, as_json: bool) -> None:
         click.echo(render.render(item, time.time()), err=as_json)
 
 
-@cli.command(epilog=EXIT_CODES)
-@store_option
-@state_dir_option
-@hub_url_option
-@click.option("--credential-file", type=FILE, help="The home's credential.")
-@as_json_option
-def status(as_json: bool, **options: Any) -> None:
-    """Say how things stand: the store, how far the hub has acknowledged, the credential, whether the hub answers."""
-    run(_status(Config.from_env(**options), as_json))
-
-
-async def _status(config: Config, as_json: bool) -> None:
-    facts: dict[str, Any] = {"store": str(config.store_path), "epoch": None, "head_id": None}
-    if config.store_path.exists():
-        async with app.open_store(config) as store:
-            facts |= {"epoch": store.epoch, "head_id": await store.head()}
-    cursor = app.saved_cursor(config)
-    same = cursor is not None and cursor.epoch == facts["epoch"]
-    facts["acked_id"] = cursor.event_id if cursor is not None and same else None
-    facts["waiting"] = (facts["head_id"] or 0) - (facts["acked_id"] or 0)
-    credential = app.kept_credential(config, config.credential_path)
-    facts["server_id"] = credential.server_id if credential is not None else None
-    facts["hub_url"] = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
-    facts["hub"] = await app.hub_state(facts["hub_url"])
-    if as_json:
-        click.echo(json.dumps(facts))
-        return
-    none = {"epoch": "no store yet", "acked_id": "nothing yet", "server_id": "not enrolled", "head_id": "no event yet"}
-    click.echo("\n".join(f"{name:<11}{none.get(name) if value is None else value}" for name, value in facts.items()))
-
-
+cli_home.add_to(cli)
 cli_pairing.add_to(cli)
 
 
@@ -231,7 +171,7 @@ def main() -> None:
         # Whoever read our output has enough; the interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except (BadKeyFile, EnrolmentFailed, StoreError, DamagedCursor, OSError) as error:
+    except (BadKeyFile, EnrolmentFailed, SourceRefused, StoreError, DamagedCursor, OSError) as error:
         code = _complain(str(error), 1)
     except Exception as error:
         logging.getLogger("bridge_client.cli").debug("internal error", exc_info=True)

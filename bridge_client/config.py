@@ -10,12 +10,16 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
+
+from bridge_client import source_spec
+from protocol.loopback import normal_origin
 
 PREFIX = "SESSION_BRIDGE_"
 TABLE = "home"
@@ -67,6 +71,12 @@ class Config:
     store: Path | None = None
     """The event store, a SQLite file; None means `home.db` in `state_dir`. See `store_path`."""
 
+    source: str | None = None
+    """What `bridge-client forward` reads instead of a store of ours: `http://...` or `sqlite:PATH?table=...`."""
+
+    source_token_file: Path | None = None
+    """A 0600 file that holds the token which the source's server wants as `Authorization: Bearer`."""
+
     credential_file: Path | None = None
     """The home's credential; None means `home-credential.json` in `state_dir`. See `credential_path`."""
 
@@ -75,6 +85,18 @@ class Config:
 
     instance: str = ""
     """What tells this process from another serving the same home, in a takeover notice; empty: host and process id."""
+
+    api: bool = True
+    """Whether the home answers programs on this machine over HTTP (`GET /events`, `GET /status`)."""
+
+    api_host: str = "127.0.0.1"
+    """The address that the home's API listens on."""
+
+    api_port: Annotated[int, Meta(ge=0, le=65_535)] = 4_100
+    """The port of the home's API; 0: any free one, which `bridge-client status` finds."""
+
+    api_origins: tuple[str, ...] = ()
+    """Web origins (`https://app.example`) whose pages may ask the home's API, if they know its token."""
 
     window_events: Count = 2_000
     """How many unacknowledged events may be under way; the hub may ask for fewer."""
@@ -100,6 +122,14 @@ class Config:
     def __post_init__(self) -> None:
         if self.hub_url is not None:
             check_hub_url(self.hub_url)
+        if self.source is not None:
+            try:
+                source_spec.parse(self.source)
+            except ValueError as error:
+                raise ValueError(f"source: {error}") from None
+        for origin in self.api_origins:
+            if normal_origin(origin) is None or "*" in origin:
+                raise ValueError(f"api_origins: {origin!r} is no origin; write scheme://host or scheme://host:port")
 
     @property
     def store_path(self) -> Path:
@@ -113,8 +143,24 @@ class Config:
 
     @property
     def cursor_path(self) -> Path:
-        """The file that holds how far the hub has acknowledged, beside the store it speaks of."""
-        return self.store_path.with_name(self.store_path.name + ".cursor")
+        """The file that holds how far the hub has acknowledged: beside the store it speaks of; one for each source."""
+        return self._beside(".cursor")
+
+    @property
+    def epoch_path(self) -> Path:
+        """The file that holds the epoch of a source that is not ours."""
+        return self._beside(".epoch")
+
+    @property
+    def address_path(self) -> Path:
+        """The file that says, while the home runs, where its API listens."""
+        return self._beside(".api")
+
+    def _beside(self, suffix: str) -> Path:
+        if self.source is None:
+            return self.store_path.with_name(self.store_path.name + suffix)
+        # A name for each source, because what is kept of one must never be taken for another's.
+        return self.state_dir / f"source-{sha256(self.source.encode()).hexdigest()[:12]}{suffix}"
 
     @property
     def instance_name(self) -> str:
@@ -125,22 +171,24 @@ class Config:
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> "Config":
         """Read the file that SESSION_BRIDGE_CONFIG names, then the environment, then `overrides` that are not None.
 
-        An empty variable counts as absent. Raises BadConfig.
+        Lists are comma-separated in the environment; an empty variable counts as absent. Raises BadConfig.
         """
         environ = os.environ if environ is None else environ
         named: dict[str, Any] = {"state_dir": str(default_state_dir(environ))}
         sources: dict[str, str] = {}
-        known = [row.name for row in fields(cls)]
+        known = {row.name: row.type for row in fields(cls)}
         path = environ.get(PREFIX + "CONFIG")
         if path:
             for name, value in _table(Path(path)).items():
                 if name not in known:
                     raise BadConfig(f"{path}: [{TABLE}] has no setting {name!r}; it has {', '.join(known)}")
                 named[name], sources[name] = value, f"{path}: {name}"
-        for name in known:
+        for name, kind in known.items():
             value = environ.get(PREFIX + name.upper())
             if value:
-                named[name], sources[name] = value, PREFIX + name.upper()
+                listed = kind == tuple[str, ...]
+                named[name] = [part.strip() for part in value.split(",") if part.strip()] if listed else value
+                sources[name] = PREFIX + name.upper()
         for name, value in overrides.items():
             if value is not None:
                 named[name], sources[name] = value, f"--{name.replace('_', '-')}"

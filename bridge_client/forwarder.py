@@ -144,6 +144,7 @@ class Forwarder:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._acked: int | None = None
+        self._epoch = ""  # that of the source, as far as `_acked` and what is said of single events go
         self._head: int | None = None
         self._last_ack_at: float | None = None
         self._hub_epoch: str | None = None
@@ -172,6 +173,7 @@ class Forwarder:
             await self._cursor_file.flush()
 
     def _load_cursor(self) -> None:
+        self._epoch = self._source.epoch
         try:
             saved = self._cursor_file.load()
         except DamagedCursor as error:
@@ -224,6 +226,9 @@ class Forwarder:
         while True:
             self._head = await self._source.head()
             head = self._head or 0
+            if self._source.epoch != self._epoch:
+                self._epoch = self._source.epoch
+                self._acked = self._refused = self._suspects_to = None
             if (self._acked or 0) > head:
                 await self._renew(f"its last event is {head}, but {self._acked} was forwarded")
                 renewed = True
@@ -258,7 +263,7 @@ class Forwarder:
 
     async def _renew(self, why: str) -> None:
         # Under the old epoch the hub would take new events with reused ids for repeats of old ones.
-        epoch = await self._source.renew_epoch()
+        epoch = self._epoch = await self._source.renew_epoch()
         self._acked = self._refused = self._suspects_to = None
         log.warning("the event store went back in time (%s): it begins epoch %s, all is sent again", why, epoch)
 

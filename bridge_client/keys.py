@@ -16,6 +16,7 @@ import msgspec
 
 from protocol.codec import open_json
 from protocol.errors import BadTopic, ProtocolError
+from protocol.loopback import LOOPBACK_NAMES
 from protocol.pairing import (
     KEY_BYTES,
     LOCAL_CHALLENGE_PATH,
@@ -34,8 +35,6 @@ from protocol.topics import check_server_id
 MAX_FILE = 16_384
 MAX_ANSWER = 65_536
 TIMEOUT = aiohttp.ClientTimeout(total=10.0)
-
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _T = TypeVar("_T")
 
@@ -135,6 +134,17 @@ def load(path: Path) -> Credential | None:
 def save(path: Path, credential: Credential) -> None:
     """Keep `credential` in `path`: 0600, whole, durable when this returns."""
     write_private(path, msgspec.json.format(msgspec.json.encode(credential)) + b"\n")
+
+
+def read_token(path: Path) -> str:
+    """A token that stands alone in a private file. Raises BadKeyFile."""
+    try:
+        token = read_private(path).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        raise BadKeyFile(f"there is no {path}; put the token into it and run: chmod 600 {path}") from None
+    if not token.isascii() or not token.isprintable() or not token or " " in token:
+        raise BadKeyFile(f"{path} holds no token; it is to hold one word, and nothing else")
+    return token
 
 
 def is_local(hub_url: str) -> bool:

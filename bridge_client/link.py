@@ -100,6 +100,8 @@ class Session:
         the hub asked for).
         """
         self._inbox = deque(event for event in self._inbox if getattr(event, "topic", None) != topic)
+        if len(self._inbox) < _INBOX_LIMIT:
+            self._room.set()  # nobody may be left to take what was dropped: the answer must be read all the same
         self._connection.join(topic, Raw(msgspec.json.encode(payload)), self._clock.monotonic())
         self._unsent.set()
         early: list[ClientEvent] = []

@@ -24,10 +24,10 @@ from bridge_server.auth import SCOPES, Credentials, Device, Identity, Refused, S
 from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.home import Homes
-from bridge_server.loopback import client_address, normal_origin
 from bridge_server.pairing import PairingRefused, Pairings
 from protocol.codec import open_json
 from protocol.errors import API_ERRORS, BadCode, ProtocolError
+from protocol.loopback import client_address, normal_origin
 from protocol.pairing import (
     ME_PATH,
     PAIRING_CODES_PATH,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from bridge_server import enrol, loopback
+from bridge_server import enrol
 from bridge_server.api import Api, error
 from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
 from bridge_server.channels import Router
@@ -25,6 +25,7 @@ from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.port import Port
 from bridge_server.web import routes as viewer
+from protocol import loopback
 from protocol.errors import API_ERRORS
 
 log = logging.getLogger("bridge_server")

@@ -17,9 +17,9 @@ import msgspec
 from aiohttp import web
 
 from bridge_server.auth import Credentials
-from bridge_server.loopback import check_request, expected_hosts, forwarded, is_loopback
 from protocol.codec import open_json
 from protocol.errors import ProtocolError
+from protocol.loopback import check_request, expected_hosts, forwarded, is_loopback
 from protocol.pairing import (
     KEY_BYTES,
     LOCAL_CHALLENGE_PATH,

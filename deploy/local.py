@@ -219,7 +219,7 @@ async def demonstrate(run: Path, port: int, once: bool, fast: bool) -> None:
         say("hub", f"listens on {url} (pid {hub.process.pid})")
 
         serve_home = ("bridge_client.cli", "serve", "--hub-url", url, "--state-dir", state, "--name", "Sample home")
-        home = await stack.enter_async_context(started(children, "home", run, *serve_home, "--json"))
+        home = await stack.enter_async_context(started(children, "home", run, *serve_home, "--api-port", "0", "--json"))
         about = await home.first_line()
         say("home", f"{about['server_id']} enrolled by key file, forwards {about['store']} (pid {home.process.pid})")
 

@@ -1,10 +1,19 @@
 """What a forwarder reads: an ordered log of events with ids, whoever keeps it.
 
-Promises of every source: `page` gives ids strictly rising; an event read once is read again with the same bytes in the
-same epoch; a new `epoch` means that ids may name other events than before. Ids start above 0, so 0 is "from the start".
+Promises of every source (proved for each by tests/contracts/test_sources.py): `page` gives ids strictly rising; an
+event read once is read again with the same bytes in the same epoch; a new `epoch` means that ids may name other events
+than before. Ids start above 0, so 0 is "from the start".
+
+A source that is somebody else's may be away for a while, or go back in time. Away: `page` is empty meanwhile, `head`
+waits, and `wait` returns once it can be read again. Back in time: it takes a new epoch by itself when it notices, and
+`wait` returns at once until `head` has been asked.
 """
 
 from typing import NamedTuple, Protocol
+
+
+class SourceRefused(Exception):
+    """The source can't be used as it was named, and trying again won't help; the text says what to do."""
 
 
 class SourceEvent(NamedTuple):
@@ -12,7 +21,7 @@ class SourceEvent(NamedTuple):
 
     event_id: int
     prev_id: int | None
-    """The id before it in the source; None only for the first event the source ever held."""
+    """The id before it in the source, or one between the two; None only for the first event the source ever held."""
     data: bytes
     """The event's JSON object, `event_id` included."""
 
@@ -28,10 +37,13 @@ class Source(Protocol):
         """The last id, None while the source is empty."""
 
     async def page(self, after: int, limit: int = 500) -> list[SourceEvent]:
-        """At most `limit` events with ids above `after`, ascending. Only an empty page is the end."""
+        """At most `limit` events with ids above `after`, ascending.
+
+        Only an empty page is the end, or what there is can't be read yet: then `wait` says when.
+        """
 
     async def wait(self, after: int) -> None:
-        """Return once an event with an id above `after` can be read."""
+        """Return once an event with an id above `after` can be read, or the epoch has changed."""
 
     async def renew_epoch(self) -> str:
         """Begin a new epoch over the same events: what a forwarder does with a source that went back. Returns it."""

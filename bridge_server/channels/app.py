@@ -251,10 +251,10 @@ class AppChannel(Channel):
 
     def _replayed(self, to: int, recovered: bool, last_sent: int) -> bool:
         self._complete(to, RECOVERED if recovered else self._home.expired(last_sent))
-        if not recovered and self._verdict.recovered is None:
-            self.socket.fail("expired")  # the reply promised nothing yet: see `_settle`
-            return False
-        return True
+        if not recovered:
+            # The reply promised these events, or nothing yet: who reads no `replay_complete` must not miss it.
+            self.socket.fail("expired")
+        return recovered
 
     def _send(self, page: Sequence[Kept]) -> None:
         form, wants = self._listener.form, self._listener.filter.wants

@@ -13,8 +13,8 @@ from websockets.http11 import Request
 
 from bridge_server.auth import BEARER_SUBPROTOCOL, Identity, Refused
 from bridge_server.channels import Router
-from bridge_server.loopback import check_request, normal_origin
 from protocol.codec import Codec, negotiate
+from protocol.loopback import check_request, normal_origin
 
 Pairs = list[tuple[str, str]]
 Authenticate = Callable[[Pairs, Sequence[str], Pairs], Identity | None]

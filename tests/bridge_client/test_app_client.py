@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from bridge_client.app_client import AppClient, CaughtUp, Event, Gap, Item, Place, ServerStatus, TopicEnded
+from bridge_client.app_client import QUEUE_LIMIT, AppClient, CaughtUp, Event, Gap, Item, Place, ServerStatus, TopicEnded
 from bridge_client.dial import CredentialRefused
 from bridge_client.link import JoinRejected
+from protocol.client import JOIN_TIMEOUT
 from tests.bridge_client.scripted_hub import DEADLINE, NoWait, Peer, ScriptedHub, scripted_hub
 
 SERVER_ID = "abcdefghijklmnopqrstuvwxyz"
@@ -209,19 +210,65 @@ async def test_without_recovery_a_gap_is_followed_by_what_happens_next() -> None
         assert await take(client, 3) == [Gap("expired", 5, 20), CaughtUp(30), 31]
 
 
-async def test_what_is_retained_is_asked_for_once_per_gap_however_often_it_expires() -> None:
+async def test_what_is_retained_is_asked_for_again_while_the_hub_drops_it_under_our_eyes() -> None:
+    """On a busy hub the oldest event moves on between verdict and join: each try in a row asks for less of it."""
     joins = []
 
     async def hub_side(peer: Peer) -> None:
-        for n in (1, 2, 3):
-            behind = gap("expired", str(n), str(n * 10))
-            joins.append((await peer.join(reply("90", False, behind)))["since_id"])
-            await peer.push("replay_complete", complete("90", False, behind))
-            await send(peer, 91)
+        for since, floor in (("1", "100"), ("100", "103"), ("119", "140")):
+            behind = gap("expired", since, floor)
+            joins.append((await peer.join(reply("900", False, behind)))["since_id"])
+            await peer.push("replay_complete", complete("900", False, behind))
+            await send(peer, 901)
+        joins.append((await peer.join(reply("901")))["since_id"])
+        await send(peer, 173, 174)
 
     async with scripted_hub(hub_side) as hub, receiving(hub, ("e", 1)) as client:
-        assert await take(client, 4) == [Gap("expired", 1, 10), Gap("expired", 2, 20), CaughtUp(90), 91]
-    assert joins == ["1", "10"]
+        gaps = [Gap("expired", 1, 100), Gap("expired", 100, 119), Gap("expired", 119, 172)]
+        assert await take(client, 5) == [*gaps, 173, 174]
+    assert joins == ["1", "100", "119", "172"]
+
+
+async def test_a_hub_that_drops_all_that_is_asked_for_is_asked_no_more() -> None:
+    """The app goes on at the head, and the last gap says so."""
+    joins = []
+
+    async def hub_side(peer: Peer) -> None:
+        for since in ("1", "50", "66", "82"):
+            behind = gap("expired", since, "50")
+            joins.append((await peer.join(reply("90", False, behind)))["since_id"])
+        await peer.push("replay_complete", complete("90", False, behind))
+        await send(peer, 91)
+
+    async with scripted_hub(hub_side) as hub, receiving(hub, ("e", 1)) as client:
+        taken = await take(client, 6)
+    assert [(told.from_id, told.resume_after) for told in taken[:4]] == [(1, 50), (50, 66), (66, 82), (82, 90)]
+    assert taken[4:] == [CaughtUp(90), 91]
+    assert joins == ["1", "50", "66", "82"]
+
+
+async def test_a_slow_consumer_is_joined_again_however_much_had_piled_up() -> None:
+    """The socket was no longer read, and the rejoin drops what piled up: its answer must be read all the same."""
+    sent = asyncio.Event()
+
+    async def hub_side(peer: Peer) -> None:
+        await peer.join(reply("900"))
+        await send(peer, *range(6, 200))
+        await peer.push("replay_complete", complete("900", False, gap("expired", "199", "500")))
+        await send(peer, *range(901, 1100))
+        sent.set()
+        await peer.join(reply("900"))
+        await send(peer, 501)
+
+    async with scripted_hub(hub_side) as hub, receiving(hub, ("e", 5)) as client:
+        # Those that wait here fill the queue: the gap behind them finds no room, and what follows it piles up.
+        assert await take(client, 194 - QUEUE_LIMIT) == [*range(6, 200 - QUEUE_LIMIT)]
+        await sent.wait()
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(JOIN_TIMEOUT / 2):
+            rest = await take(client, QUEUE_LIMIT + 2)
+        assert rest == [*range(200 - QUEUE_LIMIT, 200), Gap("expired", 199, 500), 501]
 
 
 async def test_a_verdict_withdrawn_in_the_middle_of_a_replay_is_a_gap() -> None:

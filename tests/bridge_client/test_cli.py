@@ -45,6 +45,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(logs, "set_up", lambda *_args, **_options: None)
     for name in [name for name in os.environ if name.startswith("SESSION_BRIDGE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("SESSION_BRIDGE_API_PORT", "0")
     monkeypatch.setenv("SESSION_BRIDGE_STATE_DIR", str(tmp_path / "state"))
     return Shell(tmp_path / "state", monkeypatch, capsys)
 
@@ -165,7 +166,7 @@ async def test_serve_ingest_and_watch_carry_a_file_to_an_app_and_revocation_ends
     hub_words = ("serve", "--port", "0", "--state-dir", state, "--json")
     async with running("bridge_server.cli", *hub_words) as hub:
         url = json.loads(await line(hub))["url"]
-        home_words = ("serve", "--hub-url", url, "--state-dir", state, "--json")
+        home_words = ("serve", "--hub-url", url, "--state-dir", state, "--api-port", "0", "--json")
         async with running("bridge_client.cli", *home_words) as home:
             about: dict[str, Any] = json.loads(await line(home))
             await done("bridge_client.cli", "ingest", str(source), "--state-dir", state, "--session", "s")

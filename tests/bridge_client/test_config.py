@@ -23,6 +23,14 @@ def test_the_cursor_lies_beside_the_store_it_speaks_of(tmp_path: Path) -> None:
     assert one != other
 
 
+def test_what_is_kept_of_a_source_is_kept_for_it_alone(tmp_path: Path) -> None:
+    sources = (None, "http://127.0.0.1:1/events", "http://127.0.0.1:2/events", "sqlite:a.db?table=t")
+    configs = [Config(state_dir=tmp_path, source=source) for source in sources]
+    paths = {path for one in configs for path in (one.cursor_path, one.epoch_path, one.address_path)}
+    assert len(paths) == 3 * len(sources)
+    assert {path.parent for path in paths} == {tmp_path}
+
+
 def test_every_setting_can_stand_in_the_environment() -> None:
     texts = {
         "hub_url": "https://hub.example/bridge",
@@ -33,6 +41,11 @@ def test_every_setting_can_stand_in_the_environment() -> None:
         "instance": "one",
         "log_level": "DEBUG",
         "log_json": "true",
+        "source": "sqlite:/agent.db?table=events",
+        "source_token_file": "/token",
+        "api": "false",
+        "api_host": "::1",
+        "api_origins": "https://a.example, https://b.example",
     }
     environ = {f"SESSION_BRIDGE_{row.name.upper()}": texts.get(row.name, "7") for row in fields(Config)}
     config = Config.from_env(environ)
@@ -40,6 +53,9 @@ def test_every_setting_can_stand_in_the_environment() -> None:
     assert config.state_dir == Path.home() / "state"
     assert (config.store_path, config.credential_path) == (Path("/store.db"), Path("/credential.json"))
     assert (config.name, config.instance_name, config.log_json) == ("Attic", "one", True)
+    assert (config.source, config.source_token_file) == (texts["source"], Path("/token"))
+    assert (config.api, config.api_host) == (False, "::1")
+    assert config.api_origins == ("https://a.example", "https://b.example")
     assert {getattr(config, row.name) for row in fields(Config) if row.name not in texts} == {7}
 
 
@@ -64,6 +80,11 @@ def test_options_beat_the_environment_which_beats_the_file(tmp_path: Path) -> No
         ("heartbeat", "soon"),
         ("log_level", "LOUD"),
         ("log_json", "perhaps"),
+        ("api_port", "65536"),
+        ("api_origins", "*"),
+        ("api_origins", "app.example"),
+        ("source", "agent.db"),
+        ("source", "sqlite:agent.db"),
     ],
 )
 def test_a_bad_value_is_named_as_it_was_written(name: str, value: str) -> None:

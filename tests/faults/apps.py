@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -19,6 +19,10 @@ MUTE_SECONDS = 0.5
 """A phoenix-like app that hears nothing for this long sends a heartbeat; after as long again it drops the socket."""
 
 
+Pace = Callable[[], Awaitable[object]]
+"""Awaited after each thing an app takes: what makes it a slow reader."""
+
+
 class Impatient(random.Random):
     """Waits as short as they may come."""
 
@@ -28,12 +32,12 @@ class Impatient(random.Random):
 
 @asynccontextmanager
 async def python_app(
-    url: str, token: str, server_id: str, record: Record, *, heartbeat: float = 1.0
+    url: str, token: str, server_id: str, record: Record, *, heartbeat: float = 1.0, pace: Pace | None = None
 ) -> AsyncIterator[AppClient]:
     """The Python client at work for as long as the context lasts; it asks for what is retained after a gap."""
     cursor = None if record.since is None else (None, record.since)
     async with AppClient(url, token, server_id, cursor=cursor, rng=Impatient(), heartbeat=heartbeat) as client:
-        reading = asyncio.create_task(_read(client, record))
+        reading = asyncio.create_task(_read(client, record, pace))
         try:
             yield client
             if reading.done():
@@ -43,12 +47,14 @@ async def python_app(
             await asyncio.gather(reading, return_exceptions=True)
 
 
-async def _read(client: AppClient, record: Record) -> None:
+async def _read(client: AppClient, record: Record, pace: Pace | None) -> None:
     async for item in client:
         if isinstance(item, Event):
             record.got(item.event_id, item.data)
         elif isinstance(item, Gap):
             record.missed(item.reason, item.from_id, item.resume_after)
+        if pace is not None:
+            await pace()
 
 
 class _Push(msgspec.Struct):
@@ -70,12 +76,15 @@ class PhoenixApp:
     it goes on from the `head_id` of that reply.
     """
 
-    def __init__(self, url: str, token: str, server_id: str, record: Record, *, vsn: str = "2.0.0") -> None:
+    def __init__(
+        self, url: str, token: str, server_id: str, record: Record, *, vsn: str = "2.0.0", pace: Pace | None = None
+    ) -> None:
         self._url = url.replace("http", "ws", 1) + f"/socket/websocket?vsn={vsn}"
         self._headers = {"Authorization": f"Bearer {token}"}
         self._topic = f"app:{server_id}"
         self._record = record
         self._v1 = vsn == "1.0.0"
+        self._pace = pace
         self._refs = 0
         self._join_ref = ""
         self._place = record.since
@@ -116,6 +125,8 @@ class PhoenixApp:
                 continue
             mute = False
             await self._take(socket, message)
+            if self._pace is not None:
+                await self._pace()
 
     async def _take(self, socket: ClientConnection, message: bytes) -> None:
         if self._v1:
@@ -165,10 +176,10 @@ class PhoenixApp:
 
 @asynccontextmanager
 async def phoenix_app(
-    url: str, token: str, server_id: str, record: Record, *, vsn: str = "2.0.0"
+    url: str, token: str, server_id: str, record: Record, *, vsn: str = "2.0.0", pace: Pace | None = None
 ) -> AsyncIterator[PhoenixApp]:
     """A PhoenixApp at work for as long as the context lasts."""
-    app = PhoenixApp(url, token, server_id, record, vsn=vsn)
+    app = PhoenixApp(url, token, server_id, record, vsn=vsn, pace=pace)
     running = asyncio.create_task(app.run())
     try:
         yield app
@@ -177,3 +188,15 @@ async def phoenix_app(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+KINDS = ("python", "phoenix", "phoenix 1.0.0")
+
+
+def app_of_kind(
+    kind: str, url: str, token: str, server_id: str, record: Record, *, pace: Pace | None = None
+) -> AbstractAsyncContextManager[object]:
+    """An app at work for as long as the context lasts; `kind` is one of KINDS."""
+    if kind == "python":
+        return python_app(url, token, server_id, record, heartbeat=0.3, pace=pace)
+    return phoenix_app(url, token, server_id, record, vsn=kind[8:] or "2.0.0", pace=pace)

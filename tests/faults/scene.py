@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from bridge_client import keys
-from bridge_client.store import Stored
+from bridge_client.store import EventStore, Stored
 from bridge_client.store.sqlite import SqliteStore
 from bridge_server.auth import Credentials
 from tests.support.processes import HomeProgram, HubProgram, IngestProgram, free_port
@@ -47,7 +47,7 @@ class Scene:
         return await SqliteStore.open(self.home_folder / "home.db")
 
 
-async def all_events(store: SqliteStore) -> list[Stored]:
+async def all_events(store: EventStore) -> list[Stored]:
     """Everything the store holds, in order."""
     events: list[Stored] = []
     while page := await store.list(since_id=events[-1].event_id if events else 0, limit=5_000):
@@ -55,11 +55,11 @@ async def all_events(store: SqliteStore) -> list[Stored]:
     return events
 
 
-async def publish_steadily(store: SqliteStore, count: int, per_second: float = 50.0) -> None:
-    """Publish `count` events at an even pace."""
-    start = asyncio.get_running_loop().time()
-    for number in range(count):
+async def publish_steadily(store: EventStore, per_second: float, enough: asyncio.Event) -> None:
+    """Publish events at an even pace until there are enough. Not to be cancelled: one on its way would still come."""
+    loop = asyncio.get_running_loop()
+    start, number = loop.time(), 0
+    while not enough.is_set():
         await store.publish({"type": "note", "session_id": "s-1", "number": number, "text": f"żółw \u2028 {number}"})
-        pause = start + (number + 1) / per_second - asyncio.get_running_loop().time()
-        if pause > 0:
-            await asyncio.sleep(pause)
+        number += 1
+        await asyncio.sleep(max(0.0, start + number / per_second - loop.time()))

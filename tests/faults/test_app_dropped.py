@@ -9,7 +9,7 @@ import pytest
 
 from bridge_client.store.memory import MemoryStore
 from bridge_server.app import Hub
-from tests.faults.apps import phoenix_app, python_app
+from tests.faults.apps import KINDS, app_of_kind
 from tests.faults.near import forwarding
 from tests.faults.scene import all_events, publish_steadily
 from tests.faults.wire import Wire
@@ -40,7 +40,7 @@ async def drop_often(wire: Wire, record: Record, chance: random.Random, drops: i
         drop(wire, chance)
 
 
-@pytest.mark.parametrize("kind", ["python", "phoenix", "phoenix 1.0.0"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_an_app_dropped_at_random_moments_has_every_event(
     hub: Hub, tmp_path: Path, kind: str, effort: int
 ) -> None:
@@ -56,16 +56,13 @@ async def test_an_app_dropped_at_random_moments_has_every_event(
         for record in records:
             _, device = hub.credentials.add_device(server.server_id, "App")
             wire = await stack.enter_async_context(Wire(hub.port))
-            if kind == "python":
-                app = python_app(wire.url, device, server.server_id, record, heartbeat=0.3)
-            else:
-                app = phoenix_app(wire.url, device, server.server_id, record, vsn=kind[8:] or "2.0.0")
-            await stack.enter_async_context(app)
+            await stack.enter_async_context(app_of_kind(kind, wire.url, device, server.server_id, record))
             dropping.append(drop_often(wire, record, chance, DROPS * effort))
-        live = asyncio.create_task(publish_steadily(store, 100_000, 200))
+        enough = asyncio.Event()
+        live = asyncio.create_task(publish_steadily(store, 200, enough))
         await asyncio.gather(*dropping)
-        live.cancel()
-        await asyncio.gather(live, return_exceptions=True)
+        enough.set()
+        await live
         last = await store.head()
         await until(lambda: all(record.last_id == last for record in records), "every app has the last event")
     nothing_lost(await all_events(store), *records)

@@ -26,7 +26,8 @@ async def test_no_app_loses_an_event_when_the_hub_is_killed(scene: Scene, effort
             python_app(scene.url, scene.device(), scene.server_id, resuming),
             python_app(scene.url, scene.device(), scene.server_id, starting),
         ):
-            publishing = asyncio.create_task(publish_steadily(store, 10 * PER_SECOND * effort, PER_SECOND))
+            enough = asyncio.Event()
+            publishing = asyncio.create_task(publish_steadily(store, PER_SECOND, enough))
             await until(lambda: all(len(record.entries) > 5 for record in records), "every app receives")
             for _ in range(kills):
                 await hub.kill()
@@ -37,6 +38,7 @@ async def test_no_app_loses_an_event_when_the_hub_is_killed(scene: Scene, effort
                     lambda seen=seen: all(len(r.entries) > n + 5 for r, n in zip(records, seen, strict=True)),
                     "every app receives again",
                 )
+            enough.set()
             await publishing
             last = await store.head()
             await until(lambda: all(record.last_id == last for record in records), "every app has the last event")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from bridge_server.app import Hub
 from tests.support.raw_socket import BINARY, CONTINUATION, PING, TEXT, RawSocket, frame, head
+from tests.support.running_hub import running_hub
 from tests.support.scripted_home import ScriptedHome, scripted_home
 
 DEEP = b"[" * 100_000
@@ -29,7 +31,13 @@ class Neighbourhood(NamedTuple):
     async def is_unharmed(self) -> None:
         """The app's heartbeat is answered, and the home's next event reaches it, as the very next one."""
         await self.app.send('[null,"hb","phoenix","heartbeat",{}]')
-        assert json.loads(await self.app.recv()) == [None, "hb", "phoenix", "phx_reply", {"status": "ok", "response": {}}]
+        assert json.loads(await self.app.recv()) == [
+            None,
+            "hb",
+            "phoenix",
+            "phx_reply",
+            {"status": "ok", "response": {}},
+        ]
         (event_id,) = await self.home.publish(1)
         _, _, _, event, payload = json.loads(await self.app.recv())
         assert (event, payload["event"]["event_id"]) == ("session_event", event_id)
@@ -39,16 +47,18 @@ class Neighbourhood(NamedTuple):
 async def neighbours(hub: Hub) -> AsyncIterator[Neighbourhood]:
     server, home_token = hub.credentials.add_server("Home")
     _, app_token = hub.credentials.add_device(server.server_id, "App")
-    async with scripted_home(hub.url, server.server_id, home_token) as home:
-        async with connect(
+    async with (
+        scripted_home(hub.url, server.server_id, home_token) as home,
+        connect(
             hub.url.replace("http", "ws", 1) + "/socket/websocket?vsn=2.0.0",
             additional_headers={"Authorization": f"Bearer {app_token}"},
             proxy=None,
-        ) as app:
-            await app.send(json.dumps(["1", "1", f"app:{server.server_id}", "phx_join", {}]))
-            assert json.loads(await app.recv())[3] == "phx_reply"
-            assert json.loads(await app.recv())[3] == "replay_complete"
-            yield Neighbourhood(hub, server.server_id, home_token, app_token, home, app)
+        ) as app,
+    ):
+        await app.send(json.dumps(["1", "1", f"app:{server.server_id}", "phx_join", {}]))
+        assert json.loads(await app.recv())[3] == "phx_reply"
+        assert json.loads(await app.recv())[3] == "replay_complete"
+        yield Neighbourhood(hub, server.server_id, home_token, app_token, home, app)
 
 
 @asynccontextmanager
@@ -77,7 +87,11 @@ BAD_MESSAGES = {
     "Infinity": (b'["1","1","phoenix","heartbeat",{"x":-Infinity}]', TEXT, 1003),
     "deep array": (b'["1","1","phoenix","heartbeat",' + DEEP, TEXT, 1003),
     "deep and whole": (b'["1","1","phoenix","heartbeat",' + DEEP + DEEP.replace(b"[", b"]") + b"]", TEXT, 1003),
-    "deep objects": (b'["1","1","phoenix","heartbeat",' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"]", TEXT, 1003),
+    "deep objects": (
+        b'["1","1","phoenix","heartbeat",' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"]",
+        TEXT,
+        1003,
+    ),
     "deep before the brackets": (DEEP + b"]" * 100_000, TEXT, 1003),
     "bad UTF-8": (b'["1","1","phoenix","heartbeat",{"x":"\xff"}]', TEXT, 1007),
     "UTF-8 of a surrogate": (b'["1","1","phoenix","heartbeat",{"x":"\xed\xa0\x80"}]', TEXT, 1007),
@@ -142,9 +156,8 @@ def padded(number: int, size: int) -> str:
 
 
 @asynccontextmanager
-async def rude_home(neighbours: Neighbourhood) -> AsyncIterator[tuple[RawSocket, str, str]]:
+async def rude_home(hub: Hub) -> AsyncIterator[tuple[RawSocket, str, str]]:
     """Another home of the hub, joined; with its server id and an app's credential for it."""
-    hub = neighbours.hub
     server, token = hub.credentials.add_server("Rude home")
     _, device = hub.credentials.add_device(server.server_id, "Its app")
     async with peer(hub, token) as raw:
@@ -159,30 +172,30 @@ async def push(raw: RawSocket, server_id: str, payload: str, name: str = "sessio
     return {"status": answer[4]["status"], **answer[4]["response"]}
 
 
-async def test_too_large_an_event_is_named_and_what_came_before_it_is_kept(neighbours: Neighbourhood) -> None:
-    async with rude_home(neighbours) as (raw, server_id, _):
-        good = await push(raw, server_id, f'{{"event":{padded(1, LIMIT)},"prev_id":null}}', "session_event")
-        assert good == {"status": "ok", "acked_id": "1"}, "an event of exactly the limit is taken"
-        batch = ",".join([event(2), event(3), padded(4, LIMIT + 1), event(5)])
-        assert await push(raw, server_id, f'{{"events":[{batch}],"prev_id":"1"}}') == {
-            "status": "error",
-            "reason": "too_large",
-            "id": "4",
-            "limit": LIMIT,
-            "acked_id": "3",
-        }
-        # What was in flight behind it is refused too, so that nothing is skipped in silence.
-        assert await push(raw, server_id, f'{{"event":{event(6)},"prev_id":"5"}}', "session_event") == {
-            "status": "error",
-            "reason": "gap",
-            "resume_from": "3",
-            "acked_id": "3",
-        }
-        assert await push(raw, server_id, f'{{"event":{event(4)},"prev_id":"3"}}', "session_event") == {
-            "status": "ok",
-            "acked_id": "4",
-        }
+async def test_too_large_an_event_is_named_and_the_home_goes_on(neighbours: Neighbourhood) -> None:
+    async with rude_home(neighbours.hub) as (raw, server_id, _):
+        taken = await push(raw, server_id, f'{{"event":{padded(1, LIMIT)},"prev_id":null}}', "session_event")
+        assert taken == {"status": "ok", "acked_id": "1"}, "an event of exactly the limit is taken"
+        too_large = {"status": "error", "reason": "too_large", "id": "2", "limit": LIMIT, "acked_id": "1"}
+        answer = await push(raw, server_id, f'{{"event":{padded(2, LIMIT + 1)},"prev_id":"1"}}', "session_event")
+        assert answer == too_large
+        taken = await push(raw, server_id, f'{{"event":{event(2)},"prev_id":"1"}}', "session_event")
+        assert taken == {"status": "ok", "acked_id": "2"}
     await neighbours.is_unharmed()
+
+
+async def test_what_came_before_too_large_an_event_of_a_batch_is_kept(tmp_path: Path) -> None:
+    """The limit is low here: a batch may not be longer than 256 KiB, whatever one event may be."""
+    limit = 10_000
+    async with running_hub(tmp_path, max_event_bytes=limit) as hub, rude_home(hub) as (raw, server_id, _):
+        batch = ",".join([event(1), padded(2, limit), padded(3, limit + 1), event(4)])
+        answer = await push(raw, server_id, f'{{"events":[{batch}],"prev_id":null}}')
+        assert answer == {"status": "error", "reason": "too_large", "id": "3", "limit": limit, "acked_id": "2"}
+        # What was in flight behind it is refused too, so that nothing is skipped in silence.
+        answer = await push(raw, server_id, f'{{"event":{event(5)},"prev_id":"4"}}', "session_event")
+        assert answer == {"status": "error", "reason": "gap", "resume_from": "2", "acked_id": "2"}
+        answer = await push(raw, server_id, f'{{"event":{event(3)},"prev_id":"2"}}', "session_event")
+        assert answer == {"status": "ok", "acked_id": "3"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +214,7 @@ async def test_too_large_an_event_is_named_and_what_came_before_it_is_kept(neigh
     ],
 )
 async def test_an_event_that_is_none_is_refused_and_the_home_goes_on(neighbours: Neighbourhood, bad: str) -> None:
-    async with rude_home(neighbours) as (raw, server_id, _):
+    async with rude_home(neighbours.hub) as (raw, server_id, _):
         answer = await push(raw, server_id, f'{{"events":[{event(1)},{bad},{event(3)}],"prev_id":null}}')
         assert (answer["reason"], answer["acked_id"]) == ("invalid_event", "1")
         assert (await push(raw, server_id, f'{{"event":{event(2)},"prev_id":"1"}}', "session_event"))["acked_id"] == "2"
@@ -210,13 +223,22 @@ async def test_an_event_that_is_none_is_refused_and_the_home_goes_on(neighbours:
 
 @pytest.mark.parametrize(
     "payload",
-    ["null", "7", "[]", "{}", '{"event":1}', '{"events":{}}', '{"events":[],"prev_id":7}', '{"events":[],"prev_id":"x"}'],
+    [
+        "null",
+        "7",
+        "[]",
+        "{}",
+        '{"event":1}',
+        '{"events":{}}',
+        '{"events":[],"prev_id":7}',
+        '{"events":[],"prev_id":"x"}',
+    ],
 )
 @pytest.mark.parametrize("name", ["session_event", "session_events"])
 async def test_a_push_of_the_wrong_shape_is_refused_and_the_home_goes_on(
     neighbours: Neighbourhood, payload: str, name: str
 ) -> None:
-    async with rude_home(neighbours) as (raw, server_id, _):
+    async with rude_home(neighbours.hub) as (raw, server_id, _):
         answer = await push(raw, server_id, payload, name)
         assert (answer["status"], answer["reason"]) in (("error", "bad_push"), ("error", "invalid_event"))
         taken = await push(raw, server_id, f'{{"event":{event(1)},"prev_id":null}}', "session_event")
@@ -227,8 +249,10 @@ async def test_a_push_of_the_wrong_shape_is_refused_and_the_home_goes_on(
 async def test_lone_surrogates_are_repaired_live_and_on_replay(neighbours: Neighbourhood) -> None:
     r"""`\ud800` alone is no text: it becomes U+FFFD, once, so that live and replayed bytes are the same."""
     sent = r'"half \ud83d, other \ude00, whole \ud83d\ude00, escaped \\ud800, last \udbff"'
-    kept = event(1, sent.replace(r"\ud83d,", r"\ufffd,").replace(r"other \ude00", r"other \ufffd").replace(r"\udbff", r"\ufffd"))
-    async with rude_home(neighbours) as (raw, server_id, device), peer(neighbours.hub, device) as live:
+    kept = event(
+        1, sent.replace(r"\ud83d,", r"\ufffd,").replace(r"other \ude00", r"other \ufffd").replace(r"\udbff", r"\ufffd")
+    )
+    async with rude_home(neighbours.hub) as (raw, server_id, device), peer(neighbours.hub, device) as live:
         live.send_frame(join(f"app:{server_id}"))
         assert '"status":"ok"' in await live.text()
         assert '"replay_complete"' in await live.text()

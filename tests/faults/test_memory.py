@@ -3,11 +3,14 @@
 import asyncio
 import json
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
 
 import aiohttp
 import pytest
 
+from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_file import connect
 from tests.faults.apps import phoenix_app, python_app
 from tests.faults.scene import Scene, all_events
 from tests.support.invariant import Record, nothing_lost
@@ -19,11 +22,25 @@ HOUR = 180_000
 """Events of an hour at 50 a second."""
 
 
-async def publish_fast(store: object, count: int, text: str) -> None:
+async def publish_fast(store: SqliteStore, count: int, text: str) -> None:
     """Publish `count` events as fast as they can be made durable."""
     for start in range(0, count, 2_000):
         some = range(start, min(start + 2_000, count))
-        await asyncio.gather(*(store.publish({"type": "note", "n": n, "text": text}) for n in some))  # type: ignore[attr-defined]
+        await asyncio.gather(*(store.publish({"type": "note", "n": n, "text": text}) for n in some))
+
+
+def write_an_hour(path: Path, after: int) -> None:
+    """An hour of events, put into the store's file at once: publishing them one by one is not what is measured."""
+    with closing(connect(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(
+            "INSERT INTO events (id, session_id, data) VALUES (?, 's', ?)",
+            (
+                (number, b'{"event_id":"%d","type":"note","session_id":"s","text":"%b"}' % (number, b"x" * 100))
+                for number in range(after + 1, after + HOUR + 1)
+            ),
+        )
+        connection.execute("COMMIT")
 
 
 class Peak:
@@ -41,7 +58,7 @@ class Peak:
 
 @pytest.mark.timeout(180)
 async def test_an_hour_of_events_waits_in_the_store_not_in_memory(scene: Scene) -> None:
-    record = Record("python", 0)
+    record = Record("python", 4_000)
     store = await scene.store()
     keep = {"history_events": 2 * HOUR, "history_bytes": 1024 * MIB}
     async with scene.hub(**keep) as hub, scene.home() as home:
@@ -51,8 +68,9 @@ async def test_an_hour_of_events_waits_in_the_store_not_in_memory(scene: Scene) 
         peak = Peak(home)
         watching = asyncio.create_task(peak.watch())
         await hub.kill()
-        await publish_fast(store, HOUR, "x" * 100)
+        await asyncio.to_thread(write_an_hour, scene.home_folder / "home.db", 4_000)
         assert cursor_on_disk(scene.home_folder) == 4_000, "nobody acknowledged anything"
+        await until(lambda: home.text.count("trying again") > 3, "the home has looked for the hub in vain")
         away = peak.bytes
         await hub.start()
         await until(lambda: cursor_on_disk(scene.home_folder) == HOUR + 4_000, "all is acknowledged", 60)

@@ -1,4 +1,4 @@
-"""The invariant of the whole product: each app gets every event once, in id order, byte for byte, or is told a true gap.
+"""The invariant of the product: each app gets every event once, in id order, byte for byte, or is told a true gap.
 
 A `Record` is what one app was given. `faults` compares it with what the home's store holds and lists every breach:
 
@@ -78,6 +78,8 @@ def faults(record: Record, store: Sequence[Held], *, to_the_end: bool = True) ->
     place, told = record.since, None
     for entry in record.entries:
         if isinstance(entry, Missed):
+            if told is not None and told.resumed_after is not None and entry.from_id == told.resumed_after:
+                place = told.resumed_after  # one gap behind the other
             if entry.from_id != place:
                 found.append(f"a gap behind {entry.from_id}, but the app's place is {place}: {entry}")
             if entry.resumed_after is None and entry.reason != "hub_reset":

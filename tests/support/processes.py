@@ -154,7 +154,7 @@ class HomeProgram(Program):
     def __init__(self, folder: Path, name: str = "home", *, code: str = "", **settings: object) -> None:
         super().__init__(
             IMPATIENT + code + "from bridge_client.cli import main; main()",
-            *("serve", "--json", "--state-dir", str(folder)),
+            *("serve", "--json", "--api-port", "0", "--state-dir", str(folder)),
             output=folder.parent / f"{folder.name}-{name}.log",
             environment=_environment({"instance": name, "heartbeat": 1.0, **settings}),
         )

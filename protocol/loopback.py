@@ -18,13 +18,13 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 def expected_hosts(public_url: str | None = None) -> frozenset[str]:
-    """The names a hub on loopback answers to: the loopback names, and the host of its public URL."""
+    """The names that a port on loopback answers to: the loopback names, and the host of its public URL."""
     public = urlsplit(public_url).hostname if public_url else None
     return LOOPBACK_NAMES | ({public} if public else frozenset())
 
 
 def own_origins(port: int, public_url: str | None = None) -> frozenset[str]:
-    """The web origins of the hub's own pages."""
+    """The web origins of the pages that are served on `port` itself."""
     names = (f"[{name}]" if ":" in name else name for name in LOOPBACK_NAMES)
     urls = [f"http://{name}:{port}" for name in names] + ([public_url] if public_url else [])
     return frozenset(origin for url in urls if (origin := normal_origin(url)))

@@ -1,0 +1,23 @@
+"""The home's HTTP API: what programs on this machine may ask of it (docs/home-api.md).
+
+    server.py    the listener: who may ask, what an error looks like, /health
+    events.py    GET /events: pages of the store, and waiting for the next event
+    status.py    GET /status: how far forwarding has come
+
+Every request passes the same gate before it is routed: `Host` and `Origin` name this machine or an origin the owner
+listed, a body is JSON, and everything but /health carries the local token. Errors are
+`{"error": {"code", "message", ...}}`. Nothing an answer holds may be cached.
+"""
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """An answer other than success: the HTTP status, a code for programs, a sentence for people, further members."""
+
+    def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.details = details

@@ -1,0 +1,214 @@
+"""The commands that run a home and look after it: `serve`, `forward`, `status`, `doctor`. Prints; the work is below."""
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bridge_client import app, logs
+from bridge_client.cli_parts import (
+    EXIT_CODES,
+    FILE,
+    as_json_option,
+    fail,
+    hub_url_option,
+    log_options,
+    run,
+    say,
+    state_dir_option,
+    store_option,
+)
+from bridge_client.config import BadConfig, Config
+from bridge_client.doctor import Check, examine
+from bridge_client.render import harmless
+
+_name = click.option("--name", help="The name that apps see for this home; default: the host's.")
+_credential = click.option(
+    "--credential-file", type=FILE, help="The home's credential, as `bridge-server servers add --out` makes it."
+)
+_api_port = click.option(
+    "--api-port", type=click.IntRange(0, 65_535), help="The port of the home's API; 0: any free one. Default 4100."
+)
+_api = click.option("--api/--no-api", default=None, help="Answer programs on this machine over HTTP (the default).")
+_source = click.option("--source", help="http://HOST/events, https://... or sqlite:PATH?table=NAME.")
+
+
+def add_to(cli: click.Group) -> None:
+    """Give `cli` these commands."""
+    for command in (serve, forward, status, doctor):
+        cli.add_command(command)
+
+
+@click.command(epilog=EXIT_CODES)
+@_name
+@_credential
+@hub_url_option
+@store_option
+@_api_port
+@_api
+@state_dir_option
+@log_options
+@as_json_option
+def serve(as_json: bool, **options: Any) -> None:
+    """Forward the store's events to the hub until SIGINT or SIGTERM. Logs go to standard error.
+
+    Without a credential it gets one from a hub on this machine by itself, and waits until that hub is there. Programs
+    on this machine may ask for events meanwhile: GET /events on port 4100, with the token in home-api.token of the
+    state directory. Events are published through the store's file, by this process or any other:
+
+    \b
+        bridge-client serve
+        bridge-client ingest events.jsonl        # in another terminal
+        bridge-client status
+    """
+    config = Config.from_env(**options)
+    if config.source is not None:
+        raise BadConfig("the setting source is for another command: bridge-client forward")
+    logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
+    run(_home(config, as_json))
+
+
+@click.command(epilog=EXIT_CODES)
+@_source
+@click.option(
+    "--source-token-file", type=FILE, help="A 0600 file with the bearer token that the source's server wants."
+)
+@_name
+@_credential
+@hub_url_option
+@_api
+@state_dir_option
+@log_options
+@as_json_option
+def forward(as_json: bool, **options: Any) -> None:
+    """Forward the events of somebody else's server or file to the hub, with no store of ours between.
+
+    How far it came, and the source's epoch, are kept in the state directory, for each source by itself.
+
+    \b
+        bridge-client forward --source http://127.0.0.1:8000/events
+        bridge-client forward --source 'sqlite:agent.db?table=events'
+        bridge-client forward --source 'sqlite:agent.db?table=log&id=seq&body=event'
+        bridge-client forward --source \\
+            'sqlite:agent.db?table=log&map=type:kind,session_id:session,data:payload&json=payload'
+        bridge-client status --source http://127.0.0.1:8000/events
+
+    A server is polled by since_id, with long-polling where it has that. A file is only read; its ids must be whole
+    numbers that rise. Either may go back in time: then all is sent again under a new epoch.
+    """
+    config = Config.from_env(**options)
+    if config.source is None:
+        raise BadConfig("--source: what is to be forwarded? http://HOST/events or sqlite:PATH?table=NAME")
+    logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
+    run(_home(config, as_json))
+
+
+async def _home(config: Config, as_json: bool) -> None:
+    async with app.open_source(config) as opened, app.answering(config, opened) as report:
+        credential = await app.obtain_credential(config)
+        async with app.forwarding(config, credential, opened.source) as forwarder:
+            report.attach(forwarder, credential.server_id, credential.hub_url)
+            source = app.source_name(config)
+            about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "source": source}
+            if config.source is None:
+                about["store"] = source
+            answers = f"; answers at {report.url}" if report.url else ""
+            say(
+                f"bridge-client forwards {source} to {credential.hub_url} as {credential.server_id}"
+                f" (pid {os.getpid()}){answers}; Ctrl-C stops it",
+                about | {"api_url": report.url, "pid": os.getpid()} if as_json else None,
+            )
+            await forwarder.run()
+
+
+@click.command(epilog=EXIT_CODES)
+@store_option
+@_source
+@state_dir_option
+@hub_url_option
+@click.option("--credential-file", type=FILE, help="The home's credential.")
+@as_json_option
+def status(as_json: bool, **options: Any) -> None:
+    """Say how things stand: what the hub has acknowledged and when, what waits and for how long, who answers.
+
+    Works whether the home runs or not. A connection that is up says little: look at the age of the last
+    acknowledgement and at the lag.
+    """
+    run(_status(Config.from_env(**options), as_json))
+
+
+async def _status(config: Config, as_json: bool) -> None:
+    facts = await app.status(config)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for name, value in _told(facts):
+        click.echo(f"{name:<13}{harmless(str(value))}")
+
+
+def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    lag, waiting = facts["lag"], facts["waiting"]
+    since = "" if lag["seconds"] is None or not waiting else f", the oldest for {lag['seconds']:.1f} s"
+    age = facts["last_ack_age_seconds"]
+    running = f"yes, pid {facts['pid']}" if facts["running"] else "no"
+    connected = {
+        None: "unknown: the home is not running",
+        True: "yes",
+        False: f"no: {facts['last_error'] or 'not yet'}",
+    }
+    return [
+        ("source", facts["source"]),
+        ("epoch", facts["epoch"] or "no store yet"),
+        ("last event", facts["head_id"] or ("no event yet" if facts["head_known"] else "unknown")),
+        ("acknowledged", facts["acked_id"] or "nothing yet"),
+        ("last ack", "never" if age is None else f"{age:.1f} s ago"),
+        ("lag", "unknown" if waiting is None else f"{waiting} event{'s' if waiting != 1 else ''}{since}"),
+        ("home", facts["server_id"] or "not enrolled"),
+        ("running", running + (f" ({facts['api']})" if facts["api"] else "")),
+        ("connected", connected[facts["connected"]]),
+        ("hub", f"{facts['hub_url']} {facts['hub']}"),
+    ]
+
+
+@click.command(epilog=EXIT_CODES)
+@store_option
+@_source
+@state_dir_option
+@hub_url_option
+@click.option("--credential-file", type=FILE, help="The home's credential.")
+@as_json_option
+def doctor(as_json: bool, **options: Any) -> None:
+    """Look for what is wrong: files and their modes, credential, store, cursor, disk, hub, certificate, clock.
+
+    Changes nothing. Exit code 1 when a check failed; a warning alone is 0.
+    """
+    run(_doctor(Config.from_env(**options), as_json))
+
+
+async def _doctor(config: Config, as_json: bool) -> None:
+    checks = [check async for check in examine(config, app.open_store)]
+    if as_json:
+        click.echo(json.dumps([check._asdict() for check in checks]))
+    else:
+        Console(highlight=False).print(_table(checks))
+    failed = [check.name for check in checks if check.state == "fail"]
+    if failed:
+        fail(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
+
+
+def _table(checks: list[Check]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("check", "", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    styles = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+    for check in checks:
+        # Text, not markup: what was found may hold brackets.
+        cells = [Text(harmless(part)) for part in (check.name, check.state, check.found, check.remedy)]
+        cells[1].stylize(styles[check.state])
+        table.add_row(*cells)
+    return table

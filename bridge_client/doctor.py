@@ -1,0 +1,274 @@
+"""What can be wrong with a home, looked at one after the other: each check is a finding and, where needed, a remedy.
+
+Looking changes nothing: no file is made, no event published, no credential sent anywhere but to its own hub.
+"""
+
+import asyncio
+import os
+import shutil
+import ssl
+import stat
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from bridge_client import keys
+from bridge_client.config import LOCAL_HUB_URL, Config
+from bridge_client.cursor import CursorFile, DamagedCursor
+from bridge_client.keys import BadKeyFile, Credential
+from bridge_client.store import EventStore, StoreError
+from protocol.pairing import ME_PATH
+
+TIMEOUT: Final = 5.0
+SKEW_SUSPECT: Final = 5.0
+SKEW_BAD: Final = 60.0
+"""Seconds by which this machine's clock may differ from the hub's; a Date header is exact to one second."""
+
+SPACE_SUSPECT: Final = 1 << 30
+SPACE_BAD: Final = 100 << 20
+CERTIFICATE_DAYS: Final = 14
+
+
+OpenStore = Callable[[Config], AbstractAsyncContextManager[EventStore]]
+
+
+class Check(NamedTuple):
+    """One finding. `remedy` is empty where there is nothing to do."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
+async def examine(config: Config, open_store: OpenStore) -> AsyncIterator[Check]:
+    """Every finding, in the order in which one thing depends on the other."""
+    yield state_dir(config.state_dir)
+    yield disk(config.state_dir)
+    check, credential = credential_file(config)
+    yield check
+    epoch: str | None = None
+    head: int | None = None
+    if config.source is None:
+        check, epoch, head = await store(config, open_store)
+        yield check
+    yield cursor(config, credential, epoch, head)
+    hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
+    async for check in hub(hub_url, credential):
+        yield check
+
+
+def state_dir(path: Path) -> Check:
+    """The directory of the home's files: there, ours, closed to others, writable."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return Check("state directory", "ok", f"{path} is not there yet; the first start makes it")
+    except OSError as error:
+        return Check("state directory", "fail", f"{path}: {error.strerror}", "name another: --state-dir")
+    if not stat.S_ISDIR(facts.st_mode):
+        return Check("state directory", "fail", f"{path} is no directory", "name another: --state-dir")
+    if facts.st_uid != os.geteuid():
+        return Check("state directory", "fail", f"{path} belongs to uid {facts.st_uid}", "chown it, or --state-dir")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return Check("state directory", "fail", f"{path} can't be written", f"chmod 700 {path}")
+    if facts.st_mode & 0o022:
+        return Check("state directory", "fail", f"others may write to {path}", f"chmod 700 {path}")
+    loose = [file for file in sorted(path.iterdir()) if _private(file) and file.stat().st_mode & 0o077]
+    if loose:
+        return Check("state directory", "fail", f"others may read {loose[0]}", f"chmod 600 {loose[0]}")
+    return Check("state directory", "ok", str(path))
+
+
+def _private(file: Path) -> bool:
+    kept = file.suffix in (".token", ".key", ".json", ".db") or ".db" in file.name
+    return kept and file.is_file() and not file.is_symlink()
+
+
+def disk(path: Path) -> Check:
+    """Room for more events."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    free = shutil.disk_usage(path).free
+    state: Literal["ok", "warn", "fail"] = "fail" if free < SPACE_BAD else "warn" if free < SPACE_SUSPECT else "ok"
+    found = f"{free / (1 << 30):.1f} GiB free"
+    return Check("disk space", state, found, "" if state == "ok" else "make room: a full disk refuses events")
+
+
+def credential_file(config: Config) -> tuple[Check, Credential | None]:
+    """The home's credential: there, private, whole, for the hub that is meant."""
+    path = config.credential_path
+    try:
+        kept = keys.load(path)
+    except BadKeyFile as error:
+        return Check("credential", "fail", str(error)), None
+    if kept is None:
+        local = keys.is_local(config.hub_url or LOCAL_HUB_URL)
+        remedy = "" if local else "on the hub: bridge-server servers add NAME --out FILE; then --credential-file FILE"
+        found = f"there is no {path}" + ("; `serve` gets one from the hub on this machine" if local else "")
+        return Check("credential", "ok" if local else "fail", found, remedy), None
+    if kept.device_id is not None:
+        found = f"{path} is an app's, not a home's"
+        return Check("credential", "fail", found, "name the home's: --credential-file"), None
+    if config.hub_url is not None and config.hub_url.rstrip("/") != kept.hub_url.rstrip("/"):
+        found = f"{path} is for {kept.hub_url}, not {config.hub_url}"
+        return Check("credential", "fail", found, "name another file, or leave out the hub's URL"), None
+    return Check("credential", "ok", f"home {kept.server_id} of {kept.hub_url}"), kept
+
+
+async def store(config: Config, open_store: OpenStore) -> tuple[Check, str | None, int | None]:
+    """The event store: readable, and its write lock can be had. Also its epoch and head."""
+    path = config.store_path
+    if not path.exists():
+        return Check("event store", "ok", f"{path} is not there yet; the first event makes it"), None, None
+    try:
+        async with open_store(config) as events:
+            epoch, head = events.epoch, await events.head()
+    except StoreError as error:
+        return Check("event store", "fail", str(error)), None, None
+    return Check("event store", "ok", f"{path}, epoch {epoch}, last event {head or 'none yet'}"), epoch, head
+
+
+def cursor(config: Config, credential: Credential | None, epoch: str | None, head: int | None) -> Check:
+    """How far the hub has acknowledged: a place that the store has, for this hub and this home."""
+    path = config.cursor_path
+    try:
+        saved = CursorFile(path).load()
+    except (DamagedCursor, OSError) as error:
+        return Check("cursor", "warn", str(error), f"rm {path}: the hub says where to go on, nothing is lost")
+    if saved is None:
+        return Check("cursor", "ok", "nothing was acknowledged yet")
+    if credential is not None and (saved.hub_url, saved.server_id) != (credential.hub_url, credential.server_id):
+        found = f"it is for home {saved.server_id} at {saved.hub_url}"
+        return Check("cursor", "warn", found, "nothing: this hub says where to go on")
+    if epoch is not None and saved.epoch != epoch:
+        return Check("cursor", "warn", "it is for another epoch of the store", "nothing: all is sent again")
+    if epoch is not None and saved.event_id > (head or 0):
+        found = f"event {saved.event_id} was acknowledged, but the last one stored is {head or 0}"
+        return Check("cursor", "warn", found, "nothing if the store was restored: the next start sends all again")
+    return Check("cursor", "ok", f"acknowledged up to event {saved.event_id}")
+
+
+async def hub(url: str, credential: Credential | None) -> AsyncIterator[Check]:
+    """The hub: its name, its port, its certificate, its answer, its clock, and whether it knows the credential."""
+    parts = urlsplit(url)
+    host, secure = parts.hostname or "", parts.scheme == "https"
+    port = parts.port or (443 if secure else 80)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            found = await loop.getaddrinfo(host, port, type=1)
+    except (OSError, TimeoutError) as error:
+        yield Check(
+            "hub: name", "fail", f"{host} has no address: {_said(error)}", "check the URL and this machine's DNS"
+        )
+        return
+    yield Check("hub: name", "ok", f"{host} is {', '.join(dict.fromkeys(str(row[4][0]) for row in found))}")
+    check = await _port(host, port)
+    yield check
+    if check.state == "fail":
+        return
+    if secure:
+        check = await _certificate(host, port)
+        yield check
+        if check.state == "fail":
+            return
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
+        try:
+            async with session.get(url.rstrip("/") + "/ready", allow_redirects=False) as response:
+                here, date = time.time(), response.headers.get("Date")
+                yield _ready(response.status)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            yield Check("hub: answer", "fail", f"none: {_said(error)}", "something else listens there: check the URL")
+            return
+        yield _clock(date, here)
+        if credential is not None:
+            yield await _known(session, url, credential)
+
+
+async def _port(host: str, port: int) -> Check:
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as error:
+        remedy = "start the hub (bridge-server serve), or check the port and the firewalls between"
+        return Check("hub: port", "fail", f"{host}:{port} takes no connection: {_said(error)}", remedy)
+    await _closed(writer)
+    return Check("hub: port", "ok", f"{host}:{port} takes connections")
+
+
+async def _certificate(host: str, port: int) -> Check:
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            _, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
+    except ssl.SSLCertVerificationError as error:
+        remedy = "renew the hub's certificate, or make this machine trust who signed it"
+        return Check("hub: TLS", "fail", f"the certificate is not valid: {error.verify_message}", remedy)
+    except (OSError, TimeoutError) as error:
+        return Check("hub: TLS", "fail", f"no TLS there: {_said(error)}", "is it http:// instead?")
+    until = writer.get_extra_info("peercert").get("notAfter", "")
+    await _closed(writer)
+    days = (ssl.cert_time_to_seconds(until) - time.time()) / 86_400 if until else 0.0
+    if days < CERTIFICATE_DAYS:
+        return Check("hub: TLS", "warn", f"the certificate ends in {days:.0f} days", "renew it on the hub")
+    return Check("hub: TLS", "ok", f"the certificate is valid for {days:.0f} days")
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    try:
+        async with asyncio.timeout(1.0):
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        writer.transport.abort()
+
+
+def _ready(status: int) -> Check:
+    if status == 200:
+        return Check("hub: answer", "ok", "it is ready")
+    if status == 503:
+        return Check("hub: answer", "warn", "it is shutting down or overloaded", "wait; `serve` comes back by itself")
+    remedy = "something else is at that URL, or a proxy hides the hub's paths"
+    return Check("hub: answer", "fail", f"/ready answers {status}", remedy)
+
+
+def _clock(date: str | None, here: float) -> Check:
+    try:
+        there = parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return Check("clock", "warn", "the hub does not say what time it is")
+    skew = here - there - 0.5  # a Date header leaves out the fraction
+    state: Literal["ok", "warn", "fail"]
+    state = "fail" if abs(skew) > SKEW_BAD else "warn" if abs(skew) > SKEW_SUSPECT else "ok"
+    if state == "ok":
+        return Check("clock", "ok", "the same as the hub's, within a few seconds")
+    found = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the hub's"
+    return Check("clock", state, found, "set the clock of whichever is wrong (timedatectl set-ntp true)")
+
+
+async def _known(session: aiohttp.ClientSession, url: str, credential: Credential) -> Check:
+    headers = {"Authorization": f"Bearer {credential.credential}"}
+    try:
+        async with session.get(url.rstrip("/") + ME_PATH, headers=headers, allow_redirects=False) as response:
+            status: int = response.status
+            about: Any = await response.json() if status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        return Check("hub: credential", "warn", f"the hub did not say whether it knows it: {_said(error)}")
+    if status == 200 and isinstance(about, dict) and about.get("server_id") == credential.server_id:
+        return Check("hub: credential", "ok", "the hub knows this home")
+    if status in (401, 403):
+        remedy = "it was revoked, or is another hub's: enrol again to get a new one"
+        return Check("hub: credential", "fail", f"the hub refuses it ({status})", remedy)
+    return Check("hub: credential", "warn", f"the hub did not say whether it knows it ({ME_PATH} answers {status})")
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT:.0f} s"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:200]

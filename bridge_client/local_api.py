@@ -1,0 +1,35 @@
+"""Asking the API of a home that runs on this machine."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from bridge_client import local_token
+
+TIMEOUT: Final = aiohttp.ClientTimeout(total=3.0)
+MAX_ANSWER: Final = 1 << 20
+
+_ANSWER: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+async def status(url: str, state_dir: Path) -> dict[str, Any] | str:
+    """What the home at `url` says of itself, or in a few words why it says nothing. Raises BadKeyFile."""
+    token = local_token.load(state_dir)
+    if token is None:
+        return f"there is no token in {local_token.path(state_dir)}: it uses another state directory"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT) as session,
+            session.get(
+                url + "/status", headers={"Authorization": f"Bearer {token}"}, allow_redirects=False
+            ) as response,
+        ):
+            if response.status != 200:
+                return f"{url} answers {response.status}"
+            return _ANSWER.decode(await response.content.read(MAX_ANSWER))
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return f"{url} can't be reached: {error or type(error).__name__}"
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return f"{url} answers nonsense: something else listens there"

@@ -1,0 +1,239 @@
+"""`serve` with its API, `status`, `doctor`: the commands that look after a home, as processes against a real hub."""
+
+import asyncio
+import json
+import re
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge_client import keys, local_token
+from bridge_client.api import address
+from bridge_client.keys import Credential
+from bridge_server.app import Hub
+from tests.support.home_commands import run, serving
+
+DEADLINE = 60
+
+
+class Home:
+    """A home's state directory with a credential of a hub."""
+
+    def __init__(self, hub: Hub, folder: Path) -> None:
+        self.hub = hub
+        self.state = folder / "state"
+        server, token = hub.credentials.add_server("a home")
+        self.server_id = server.server_id
+        keys.save(self.state / "home-credential.json", Credential(hub.url, server.server_id, token))
+
+    def words(self, command: str, *more: str) -> tuple[str, ...]:
+        return (command, *more, "--state-dir", str(self.state))
+
+    async def facts(self) -> dict[str, Any]:
+        code, out, err = await run(*self.words("status", "--json"))
+        assert code == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    async def ingest(self, folder: Path, count: int) -> None:
+        file = folder / "in.jsonl"
+        file.write_text('{"type":"note"}\n' * count)
+        code, _, err = await run(*self.words("ingest", str(file), "--session", "s"))
+        assert code == 0, err
+
+    async def doctor(self, *more: str) -> tuple[int, dict[str, dict[str, str]]]:
+        code, out, err = await run(*self.words("doctor", "--json", *more))
+        assert "Traceback" not in err
+        return code, {check["name"]: check for check in json.loads(out)}
+
+
+@pytest.fixture
+async def home(hub: Hub, tmp_path: Path) -> AsyncIterator[Home]:
+    async with asyncio.timeout(DEADLINE):
+        yield Home(hub, tmp_path)
+
+
+async def test_serve_answers_programs_on_this_machine(home: Home, tmp_path: Path) -> None:
+    async with serving(*home.words("serve", "--api-port", "0")) as (_, about), aiohttp.ClientSession() as session:
+        token = local_token.load(home.state)
+        headers = {"Authorization": f"Bearer {token}"}
+        url = about["api_url"] + "/events"
+        async with session.get(url) as answer:
+            assert answer.status == 401
+        query = {"since_id": "0", "wait_timeout_ms": "30000"}
+        waiting = asyncio.create_task(session.get(url, params=query, headers=headers))
+        await home.ingest(tmp_path, 1)  # another process publishes through the store's file
+        async with await waiting as answer:
+            body = await answer.json()
+        assert [event["event_id"] for event in body["events"]] == ["1"]
+        async with session.get(about["api_url"] + "/status", headers=headers) as answer:
+            facts = await answer.json()
+        assert facts["server_id"] == home.server_id
+        assert set(facts["lag"]) == {"events", "seconds"}
+    assert address.find(home.state / "home.db.api") is None
+    assert not (home.state / "home.db.api").exists()
+    for file in home.state.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+
+async def test_events_are_served_while_there_is_no_hub(tmp_path: Path) -> None:
+    """Nothing is printed before the home forwards: where it answers stands in the file."""
+    state = tmp_path / "state"
+    words = ("serve", "--state-dir", str(state), "--hub-url", "http://127.0.0.1:1", "--api-port", "0")
+
+    async def serve() -> None:
+        async with serving(*words):
+            raise AssertionError("it forwards to no hub")
+
+    task = asyncio.create_task(serve())
+    async with asyncio.timeout(DEADLINE), aiohttp.ClientSession() as session:
+        while (url := address.find(state / "home.db.api")) is None:
+            await asyncio.sleep(0.02)
+        headers = {"Authorization": f"Bearer {local_token.load(state)}"}
+        async with session.get(url + "/events", headers=headers) as answer:
+            assert (await answer.json())["latest_event_id"] == "0"
+        async with session.get(url + "/status", headers=headers) as answer:
+            facts = await answer.json()
+        assert (facts["connected"], facts["server_id"]) == (False, None)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_taken_port_is_one_sentence_with_two_ways_out(home: Home) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        code, out, err = await run(*home.words("serve", "--api-port", port))
+        assert (code, out) == (1, "")
+        assert f"can't listen on 127.0.0.1:{port}" in err
+        assert "--api-port" in err
+        assert "--no-api" in err
+        async with serving(*home.words("serve", "--api-port", port, "--no-api")) as (_, about):
+            assert about["api_url"] is None
+
+
+async def test_status_shows_age_and_lag_not_just_connected(home: Home, tmp_path: Path) -> None:
+    await home.ingest(tmp_path, 3)
+    facts = await home.facts()
+    assert (facts["running"], facts["head_id"], facts["acked_id"], facts["waiting"]) == (False, 3, None, 3)
+    assert facts["last_ack_age_seconds"] is None
+    async with serving(*home.words("serve", "--api-port", "0")):
+        while (facts := await home.facts())["acked_id"] != 3:
+            pass
+        assert (facts["running"], facts["connected"], facts["hub"]) == (True, True, "ready")
+        assert facts["lag"] == {"events": 0, "seconds": 0.0}
+        age = facts["last_ack_age_seconds"]
+        await home.hub.close()
+        while (facts := await home.facts())["connected"]:
+            pass
+        assert facts["last_error"]
+        await home.ingest(tmp_path, 2)
+        while (facts := await home.facts())["lag"]["seconds"] == 0:
+            pass
+        assert facts["lag"]["events"] == 2
+        assert facts["last_ack_age_seconds"] > age
+        _, text, _ = await run(*home.words("status"))
+        assert re.search(r"^lag +2 events, the oldest for \d+\.\d s$", text, re.MULTILINE)
+        assert re.search(r"^last ack +\d+\.\d s ago$", text, re.MULTILINE)
+        assert re.search(r"^connected +no: ", text, re.MULTILINE)
+
+
+# doctor
+
+
+async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
+    async with serving(*home.words("serve", "--api-port", "0")):
+        await home.ingest(tmp_path, 1)
+        while (await home.facts())["acked_id"] != 1:
+            pass
+    code, checks = await home.doctor()
+    assert code == 0
+    states = {name: check["state"] for name, check in checks.items() if name not in ("disk space", "hub: credential")}
+    assert states == dict.fromkeys(
+        ["state directory", "credential", "event store", "cursor", "hub: name", "hub: port", "hub: answer", "clock"],
+        "ok",
+    )
+    assert checks["hub: credential"]["state"] != "fail"
+    assert checks["cursor"]["found"] == "acknowledged up to event 1"
+    code, out, _ = await run(*home.words("doctor"))
+    assert code == 0
+    assert "event store" in out
+
+
+async def test_looking_makes_nothing(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    code, out, err = await run("doctor", "--state-dir", str(state), "--hub-url", "http://127.0.0.1:1", "--json")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert (code, checks["hub: port"]["state"]) == (1, "fail")
+    assert "bridge-server serve" in checks["hub: port"]["remedy"]
+    assert err.startswith("Error: 1 of ")
+    assert not state.exists()
+
+
+async def test_everything_that_is_wrong_is_found_with_a_remedy(home: Home, tmp_path: Path) -> None:
+    credential = home.state / "home-credential.json"
+    credential.chmod(0o644)
+    (home.state / "home.db").write_text("this is no database, it is a letter to somebody" * 100)
+    (home.state / "home.db").chmod(0o600)
+    (home.state / "home.db.cursor").write_text("{")
+    code, checks = await home.doctor()
+    assert code == 1
+    assert f"chmod 600 {credential}" in checks["credential"]["found"] + checks["state directory"]["remedy"]
+    assert checks["event store"]["state"] == "fail"
+    assert (checks["cursor"]["state"], "rm " in checks["cursor"]["remedy"]) == ("warn", True)
+    assert all(check["remedy"] or check["found"] for check in checks.values())
+
+
+async def test_a_revoked_home_is_told_so(home: Home) -> None:
+    home.hub.credentials.revoke_server(home.server_id)
+    code, checks = await home.doctor()
+    assert (code, checks["hub: credential"]["state"]) == (1, "fail")
+    assert "enrol again" in checks["hub: credential"]["remedy"]
+
+
+async def test_others_who_could_write_are_a_failure(home: Home) -> None:
+    home.state.chmod(0o777)
+    code, checks = await home.doctor()
+    assert (code, checks["state directory"]["remedy"]) == (1, f"chmod 700 {home.state}")
+
+
+async def test_a_cursor_beyond_the_store_and_a_credential_for_elsewhere(home: Home, tmp_path: Path) -> None:
+    async with serving(*home.words("serve", "--api-port", "0")):
+        await home.ingest(tmp_path, 3)
+        while (await home.facts())["acked_id"] != 3:
+            pass
+    cursor = home.state / "home.db.cursor"
+    cursor.write_text(cursor.read_text().replace('"3"', '"9"'))
+    _, checks = await home.doctor()
+    assert "event 9 was acknowledged, but the last one stored is 3" in checks["cursor"]["found"]
+    code, checks = await home.doctor("--hub-url", "http://127.0.0.1:1")
+    assert (code, "is for" in checks["credential"]["found"]) == (1, True)
+
+
+async def test_what_is_no_hub_is_found_out(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = "HTTP/1.1 418 teapot", "Date: Thu, 01 Jan 2015 00:00:00 GMT", "Content-Length: 0", "Connection: close"
+        writer.write("\r\n".join([*head, "", ""]).encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, asyncio.timeout(DEADLINE):
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        _, out, _ = await run("doctor", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
+        checks = {check["name"]: check for check in json.loads(out)}
+        assert (checks["hub: answer"]["state"], "418" in checks["hub: answer"]["found"]) == ("fail", True)
+        assert checks["clock"]["state"] == "fail"
+        assert "ahead of the hub's" in checks["clock"]["found"]
+        _, out, _ = await run(
+            "doctor", "--state-dir", str(tmp_path), "--hub-url", url.replace("http", "https"), "--json"
+        )
+        checks = {check["name"]: check for check in json.loads(out)}
+        assert checks["hub: TLS"]["state"] == "fail"
