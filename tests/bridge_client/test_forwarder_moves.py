@@ -67,7 +67,11 @@ async def test_an_epoch_that_begins_while_joining_is_sent_from_its_start() -> No
             _, ref, _, name, payload = await peer.next()
             await peer.reply(ref, *held.take(name, payload))
 
-    async with scripted_hub(hub_side) as hub, running(a_forwarder(hub, TurnsWhenAsked(store), cursor)):
+    async with (
+        scripted_hub(hub_side) as hub,
+        running(a_forwarder(hub, TurnsWhenAsked(store), cursor, Limits(refill_events=1))),
+    ):
+        await held.reaches(12)
         await cursor.is_at(store.epoch, 12)
     assert epochs == [store.epoch]
     assert held.ids == list(range(1, 13)), "the cursor was the other epoch's"
