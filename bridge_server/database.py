@@ -6,7 +6,7 @@ Several processes may use one file. Each `Database` is one connection and belong
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +72,10 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The file exists with its final mode before SQLite puts anything into it; the WAL files copy that mode.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            # One that exists is not opened: closing it would drop the locks that this process holds on it, and the
+            # next process to leave would then remove the WAL from under us.
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             if path.stat().st_mode & 0o077:
                 path.chmod(0o600)
             self.connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
