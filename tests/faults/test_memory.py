@@ -147,7 +147,9 @@ async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothin
             )
             last = await store.head()
             await until(lambda last=last: all(record.last_id == last for record in reading), "readers have it all")
-        assert await metric(scene.url, "bridge_cuts_total") >= SLOW / 2, "those who are sent much are cut for that"
+            if part == 4:  # 7 MB, and too early to be cut for taking nothing
+                cuts = await metric(scene.url, "bridge_cuts_total")
+                assert cuts >= SLOW / 2, "who is sent much is cut for what is queued"
         await until_metric(scene.url, "bridge_cuts_total", SLOW)
         await until_metric(scene.url, 'bridge_connections{peer="device"}', READING)
         assert await metric(scene.url, "bridge_queued_bytes") == 0, "what was queued for them is forgotten"
