@@ -84,6 +84,7 @@ class Database:
             except BaseException:
                 self.connection.close()
                 raise
+            self.wrote = False  # making the tables is no news
         except (OSError, sqlite3.Error) as error:
             raise BadDatabase(f"the credential database {path} can't be used: {error}") from None
 
