@@ -72,8 +72,8 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The file exists with its final mode before SQLite puts anything into it; the WAL files copy that mode.
-            # One that is there is never opened here: closing it again would drop the locks that this process's other
-            # connections hold, and the next program to close the database would delete the WAL under them.
+            # One that exists is not opened: closing it would drop the locks that this process holds on it, and the
+            # next process to leave would then remove the WAL from under us.
             with suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             if path.stat().st_mode & 0o077:
@@ -84,6 +84,7 @@ class Database:
             except BaseException:
                 self.connection.close()
                 raise
+            self.wrote = False  # making the tables is no news
         except (OSError, sqlite3.Error) as error:
             raise BadDatabase(f"the credential database {path} can't be used: {error}") from None
 

@@ -7,6 +7,7 @@ import pytest
 
 from bridge_client.cursor import CursorFile, SavedCursor
 from bridge_client.forwarder import Limits
+from bridge_client.sources.store import StoreSource
 from tests.bridge_client.forwarding import (
     HUB_URL,
     SERVER_ID,
@@ -42,6 +43,38 @@ async def test_case_79_a_store_that_went_back_begins_a_new_epoch_and_is_sent_who
     assert epochs == [store.epoch] != [old]
     assert cursor.saved[-1].epoch == store.epoch
     assert [r.levelname for r in caplog.records if "went back in time" in r.getMessage()] == ["WARNING"]
+
+
+class TurnsWhenAsked(StoreSource):
+    """A source that notices another life of what it reads just when its head is asked for."""
+
+    async def head(self) -> int | None:
+        if not self.turned:
+            self.turned = True
+            await self.renew_epoch()
+        return await super().head()
+
+    turned = False
+
+
+async def test_an_epoch_that_begins_while_joining_is_sent_from_its_start() -> None:
+    store, held, epochs = await a_store(12), Holding(), []
+    cursor = cursor_at(store, 10)
+
+    async def hub_side(peer: Peer) -> None:
+        epochs.append((await peer.joined())["epoch"])
+        while True:
+            _, ref, _, name, payload = await peer.next()
+            await peer.reply(ref, *held.take(name, payload))
+
+    async with (
+        scripted_hub(hub_side) as hub,
+        running(a_forwarder(hub, TurnsWhenAsked(store), cursor, Limits(refill_events=1))),
+    ):
+        await held.reaches(12)
+        await cursor.is_at(store.epoch, 12)
+    assert epochs == [store.epoch]
+    assert held.ids == list(range(1, 13)), "the cursor was the other epoch's"
 
 
 async def test_a_hub_that_holds_more_than_the_store_shows_a_restored_store() -> None:

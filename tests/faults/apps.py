@@ -35,7 +35,7 @@ async def python_app(
     url: str, token: str, server_id: str, record: Record, *, heartbeat: float = 1.0, pace: Pace | None = None
 ) -> AsyncIterator[AppClient]:
     """The Python client at work for as long as the context lasts; it asks for what is retained after a gap."""
-    cursor = None if record.since is None else (None, record.since)
+    cursor = None if record.last_id is None else (None, record.last_id)
     async with AppClient(url, token, server_id, cursor=cursor, rng=Impatient(), heartbeat=heartbeat) as client:
         reading = asyncio.create_task(_read(client, record, pace))
         try:
@@ -87,7 +87,7 @@ class PhoenixApp:
         self._pace = pace
         self._refs = 0
         self._join_ref = ""
-        self._place = record.since
+        self._place = record.last_id
         self.joins = 0
 
     async def run(self) -> None:

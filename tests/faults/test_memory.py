@@ -86,7 +86,7 @@ async def test_an_hour_of_events_waits_in_the_store_not_in_memory(scene: Scene) 
 
 SLOW, READING = 20, 10
 LOUD, QUIET = 6_000, 600
-STUCK_SECONDS = 2.0
+STUCK_SECONDS = 6.0
 
 
 def never_reads(port: int, server_id: str, token: str, wishes: dict[str, str]) -> socket.socket:
@@ -147,6 +147,9 @@ async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothin
             )
             last = await store.head()
             await until(lambda last=last: all(record.last_id == last for record in reading), "readers have it all")
+            if part == 4:  # 7 MB, and too early to be cut for taking nothing
+                cuts = await metric(scene.url, "bridge_cuts_total")
+                assert cuts >= SLOW / 2, "who is sent much is cut for what is queued"
         await until_metric(scene.url, "bridge_cuts_total", SLOW)
         await until_metric(scene.url, 'bridge_connections{peer="device"}', READING)
         assert await metric(scene.url, "bridge_queued_bytes") == 0, "what was queued for them is forgotten"
@@ -162,6 +165,6 @@ async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothin
     nothing_lost(await all_events(store), *everybody)
     await store.close()
     assert not any(record.gaps for record in reading)
-    assert [len(record.gaps) for record in back] == [1, 1, 0], "14 MB were sent: the live tier holds 8 MiB"
+    assert [bool(record.gaps) for record in back] == [True, True, False], "14 MB were sent: the live tier holds 8 MiB"
     growth = peak.bytes - baseline
     assert growth < (SLOW * 4 + 8 + 24) * MIB, f"{growth / MIB:.0f} MiB"
