@@ -49,6 +49,7 @@ lock: ## renew the lock files (the newest versions that pyproject.toml, requirem
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python $(PIP_INSTALL) pip-tools
 	.venv-lock/bin/pip-compile $(COMPILE) --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	.venv-lock/bin/pip-compile $(COMPILE) --output-file requirements/run.txt pyproject.toml
 	.venv-lock/bin/pip-compile $(COMPILE) --output-file requirements/clients.txt requirements/clients.in
 	rm -rf .venv-lock
 	cd $(JS_DIR) && npm update --package-lock-only --ignore-scripts --no-audit --no-fund

@@ -135,12 +135,12 @@ async def test_pair_watch_and_revoke_at_the_hub_and_at_home(bench: Bench, tmp_pa
     status, about = await ask(bench.url, "/api/me", phone)
     assert (status, about["server_name"], about["server"]["online"]) == (200, "Attic", True)
 
-    ends = {phone["device_id"]: bench.client, tablet["device_id"]: bench.server}
-    for app in (phone, tablet):
+    for app, end in ((phone, (bench.client, "devices", "revoke")), (tablet, (bench.server, "revoke"))):
         url = bench.url.replace("http", "ws", 1) + "/socket/websocket?vsn=2.0.0"
         headers = {"Authorization": f"Bearer {app['credential']}"}
         async with connect(url, additional_headers=headers, proxy=None) as socket:
-            done = await ends[app["device_id"]]("devices", "revoke", app["device_id"], "--json")
+            run, *words = end
+            done = await run(*words, app["device_id"], "--json")
             assert done.code == 0, done
             async with asyncio.timeout(1):
                 await socket.wait_closed()
