@@ -83,11 +83,12 @@ async def test_the_walk_through_works_command_by_command(tmp_path: Path) -> None
         for step in walk(PAGE, HEADING):
             await play.step(step)
 
-        # Each event came once, over all that the app watched.
+        # Each event came once, over all that the app watched. (With bad luck in its waits, a home takes longer to dial
+        # a new hub than that hub waits; the app is then told so, and still gets everything.)
         assert len(play.published) == 3
         shown = "".join(watch.text for watch in play.watches)
         assert [shown.count(text) for text in play.published] == [1, 1, 1]
-        assert "gap" not in shown
+        assert set(re.findall(r"gap: (\w+)", shown)) <= {"hub_reset"}
 
         # The last step ended the app.
         app = play.running["app"].pop()
