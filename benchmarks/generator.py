@@ -92,7 +92,9 @@ class Result:
 def event(number: int, size: int, now: int | None = None) -> str:
     """One event of about `size` bytes, marked with its number and the moment (default: this one)."""
     mark = f"lg.{number}.{now or time.monotonic_ns()}."
-    return f'{{"event_id":"{number}","type":"partial","session_id":"s-1","mark":"{mark}","text":"{"x" * (size - 100)}"}}'
+    return (
+        f'{{"event_id":"{number}","type":"partial","session_id":"s-1","mark":"{mark}","text":"{"x" * (size - 100)}"}}'
+    )
 
 
 def percentiles(nanoseconds: Sequence[int]) -> dict[str, float]:
@@ -246,7 +248,9 @@ class Run:
             else:
                 self._listen_as_app(app, group)
 
-    async def _open(self, request: tuple[str, Headers], hello: Sequence[str], answers: int, slow: bool = False) -> Socket:
+    async def _open(
+        self, request: tuple[str, Headers], hello: Sequence[str], answers: int, slow: bool = False
+    ) -> Socket:
         loop = asyncio.get_running_loop()
         raw = socket.socket()
         raw.setblocking(False)

@@ -80,4 +80,6 @@ async def catch_up(load: Load = CATCH_UP) -> CatchUp:
                 cpu = cpu_seconds(home.pid) - cpu
         finally:
             run.close()
-    return CatchUp(load.events / (run.last_arrival - started) * 1e9, result.cpu_us, cpu / load.events * 1e6, result.wrong)
+    return CatchUp(
+        load.events / (run.last_arrival - started) * 1e9, result.cpu_us, cpu / load.events * 1e6, result.wrong
+    )

@@ -72,10 +72,12 @@ class Running(NamedTuple):
 
 @asynccontextmanager
 async def running(system: System, groups: int = 1) -> AsyncIterator[Running]:
-    """Run a system on the server's core; killed at the end. Raises RuntimeError when it does not start."""
+    """Run a system on the server's core; ended at the end. Raises RuntimeError when it does not start."""
     process = await start((*system.command, str(groups)), core=SERVER_CORE)
     try:
-        ready = await line_of(process, START_SECONDS)
+        ready: dict[str, Any] = {}
+        while "port" not in ready:
+            ready |= await line_of(process, START_SECONDS)
         yield Running(ready["port"], process.pid, system.dialect(ready), ready)
     finally:
         await end(process)
@@ -104,7 +106,11 @@ async def line_of(process: asyncio.subprocess.Process, seconds: float) -> Any:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill a program and wait for it."""
+    """End a program, in order if it can, and wait for it."""
     if process.returncode is None:
-        process.kill()
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), 3)
+        except TimeoutError:
+            process.kill()
     await process.wait()

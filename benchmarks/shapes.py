@@ -1,6 +1,5 @@
 """The shapes of load, and the rounds in which the systems take turns at them."""
 
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -120,8 +119,3 @@ async def rounds(shapes: Iterable[Shape], count: int, floor_program: Path, say: 
                 wrong = f", {result.wrong} WRONG" if result.wrong else ""
                 say(f"round {number + 1} {shape.key} {system.title}: {result.cpu_us:.2f} µs{latency}{wrong}")
     return rows
-
-
-def note(text: str) -> None:
-    """Progress, for whoever waits."""
-    print(text, file=sys.stderr, flush=True)

@@ -55,7 +55,12 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     config = uvicorn.Config(
-        application, loop="uvloop", lifespan="off", log_level="warning", ws_per_message_deflate=False, ws_ping_interval=None
+        application,
+        loop="uvloop",
+        lifespan="off",
+        log_level="warning",
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,
     )
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -1,8 +1,8 @@
 """A real home: SQLite store and forwarder. `python -m benchmarks.systems.home DIRECTORY COUNT RATE SIZE`.
 
-Standard input: one line of JSON with `hub_url`, `server_id` and `credential`. With a rate, COUNT events are published at
-that many a second while they are forwarded, and one line `{"commit_ns": […]}` tells how long after its mark each was in
-the store. With rate 0 the home forwards one event, is cut off, stores all the others, and comes back; `{"started":
+Standard input: one line of JSON with `hub_url`, `server_id` and `credential`. With a rate, COUNT events are published
+at that many a second while they are forwarded, and one line `{"commit_ns": […]}` tells how long after its mark each was
+in the store. With rate 0 the home forwards one event, is cut off, stores all the others, and comes back; `{"started":
 nanoseconds}` says when.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,8 +35,7 @@ async def main(directory: Path, count: int, rate: float, size: int) -> None:
                 await asyncio.Event().wait()
         async with connected(config, credential, store) as forwarder:
             await store.publish(body(1, size))
-            while forwarder.status.acked_id is None:
-                await asyncio.sleep(0.01)
+            await until(lambda: forwarder.status.acked_id is not None)
         await fill(store, count, size)
         async with forwarding(config, credential, store) as forwarder:
             print(json.dumps({"started": time.monotonic_ns()}), flush=True)
@@ -48,14 +47,19 @@ async def connected(config: Config, credential: Credential, store: EventStore) -
     """A forwarder at work, joined; cut off at the end."""
     async with forwarding(config, credential, store) as forwarder:
         running = asyncio.ensure_future(forwarder.run())
-        while forwarder.status.connected_since is None and not running.done():
-            await asyncio.sleep(0.01)
+        await until(lambda: forwarder.status.connected_since is not None or running.done())
         await asyncio.sleep(0.5)
         try:
             yield forwarder
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Look every 10 ms."""
+    while not true():  # noqa: ASYNC110 (a forwarder has no event for it)
+        await asyncio.sleep(0.01)
 
 
 async def publish(store: EventStore, count: int, rate: float, size: int) -> list[int]:
@@ -73,7 +77,9 @@ async def publish(store: EventStore, count: int, rate: float, size: int) -> list
 async def fill(store: EventStore, count: int, size: int) -> None:
     """Publish all but the first as fast as the store takes."""
     for first in range(2, count + 1, 500):
-        await asyncio.gather(*(store.publish(body(number, size)) for number in range(first, min(first + 500, count + 1))))
+        await asyncio.gather(
+            *(store.publish(body(number, size)) for number in range(first, min(first + 500, count + 1)))
+        )
 
 
 def body(number: int, size: int, now: int | None = None) -> bytes:
