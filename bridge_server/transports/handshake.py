@@ -132,12 +132,12 @@ def _bad_handshake(request: Request) -> str | None:
     connection = {token.strip().lower() for value in headers.get_all("Connection") for token in value.split(",")}
     if "upgrade" not in connection:
         return "'connection' header must contain 'upgrade'"
-    upgrade = {token.strip().lower() for value in headers.get_all("Upgrade") for token in value.split(",")}
-    if "websocket" not in upgrade:
-        return "'upgrade' header must contain 'websocket'"
+    upgrade = [token.strip().lower() for value in headers.get_all("Upgrade") for token in value.split(",")]
+    if upgrade != ["websocket"]:
+        return "not a WebSocket handshake: 'upgrade' header must contain 'websocket', and nothing else"
     keys = headers.get_all("Sec-WebSocket-Key")
     if len(keys) != 1 or not _KEY.fullmatch(keys[0]):
-        return "'sec-websocket-key' header must be sent once, 16 bytes in base64"
+        return "not a WebSocket handshake: 'sec-websocket-key' header must be sent once, 16 bytes in base64"
     if headers.get_all("Sec-WebSocket-Version") != ["13"]:
         return "'sec-websocket-version' header must be '13'"
     return None

@@ -200,6 +200,9 @@ class Split(asyncio.Protocol):
         assert transport is not None
         protocol.max_message_size = mount.max_frame_bytes
         protocol.send_response(switching(request, accepted.subprotocol, port.clock.wall()))
+        # The protocol holds on to the request while it lives: 2 KB that nobody reads again, and the credential.
+        request.headers.clear()
+        request.path = ""
         driver = WebSocketDriver(transport, protocol, mount.idle_timeout, port.clock, port.drivers.discard)
         driver.peer = Peer(
             driver,
