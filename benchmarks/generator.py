@@ -79,6 +79,8 @@ class Result:
     cpu_us: float = 0.0
     """Server CPU per delivery, user and system."""
     latency_ms: dict[str, float] = field(default_factory=dict)
+    generator_busy: float = 0.0
+    """Share of its core that the generator used: near 1 it, and not the server, makes the latency."""
     cut: int = 0
     """Slow apps whose connection the server ended."""
     grown_bytes: int = 0
@@ -215,7 +217,7 @@ class Run:
         self._apps: list[Socket] = []
         self._slow: list[Socket] = []
         self._publishers: list[Socket] = []
-        self._cpu = self._memory = self._started = 0.0
+        self._cpu = self._own_cpu = self._memory = self._started = 0.0
 
     async def connect(self) -> None:
         """Open and join all apps, then the publishers."""
@@ -234,7 +236,7 @@ class Run:
             self._publishers.append(publisher)
         await asyncio.sleep(0.3)
         self._started, self._cpu = time.monotonic(), cpu_seconds(self.server_pid)
-        self._memory = memory_of(self.server_pid)
+        self._memory, self._own_cpu = memory_of(self.server_pid), time.process_time()
 
     async def _connect_some(self, numbers: Iterator[int]) -> None:
         for number in numbers:
@@ -252,13 +254,14 @@ class Run:
         self, request: tuple[str, Headers], hello: Sequence[str], answers: int, slow: bool = False
     ) -> Socket:
         loop = asyncio.get_running_loop()
-        raw = socket.socket()
-        raw.setblocking(False)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if slow:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        await loop.sock_connect(raw, ("127.0.0.1", self.port))
-        _, opened = await loop.create_connection(lambda: Socket(request, hello, answers), sock=raw)
+            raw = socket.socket()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before connecting, or it does not count
+            raw.setblocking(False)
+            await loop.sock_connect(raw, ("127.0.0.1", self.port))
+            _, opened = await loop.create_connection(lambda: Socket(request, hello, answers), sock=raw)
+        else:
+            _, opened = await loop.create_connection(lambda: Socket(request, hello, answers), "127.0.0.1", self.port)
         await opened.joined
         return opened
 
@@ -289,9 +292,10 @@ class Run:
                         del arrived[number]
                         credit.release()
                 place = match.end()
-            rest = data[max(place, len(data) - LONGEST_MARK) :]
-            self.last_arrival = now
+            cut = data.rfind(b"l", place)  # where a mark may have begun
+            rest = data[max(place, len(data) - LONGEST_MARK) :] if cut >= 0 else b""
             if result.deliveries >= self._expected:
+                self.last_arrival = now
                 self._done.set()
 
         app.taken = taken
@@ -332,7 +336,8 @@ class Run:
             except TimeoutError:
                 continue
         result.wrong += self._expected - result.deliveries
-        result.seconds = self.last_arrival / 1e9 - self._started
+        result.seconds = max(0.0, self.last_arrival / 1e9 - self._started)
+        result.generator_busy = (time.process_time() - self._own_cpu) / (time.monotonic() - self._started)
         await asyncio.sleep(0.1)
         result.cpu_us = (cpu_seconds(self.server_pid) - self._cpu) / max(1, result.deliveries) * 1e6
         result.grown_bytes = int(memory_of(self.server_pid) - self._memory)
