@@ -10,6 +10,7 @@ ARGS ?=
 sum = $(shell cat $(1) 2>/dev/null | cksum | cut -d' ' -f1)
 VENV := .venv/.built-$(call sum,requirements/dev.txt)
 EDITABLE := .venv/.installed-$(call sum,pyproject.toml requirements/dev.txt)
+BENCH := .venv-bench/.built-$(call sum,requirements/bench.txt)
 CLIENTS := .venv-clients/.built-$(call sum,requirements/clients.txt)
 JS_DIR := tests/conformance/js
 JS := $(JS_DIR)/node_modules/.built-$(call sum,$(JS_DIR)/package-lock.json)
@@ -18,7 +19,7 @@ JS_IF_NPM := $(if $(shell command -v npm),$(JS))
 PIP_INSTALL := -m pip --disable-pip-version-check --quiet install
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fmt-check lint types fmt lock clean
+.PHONY: help run test bench check fmt-check lint types fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +29,9 @@ run: $(EDITABLE) ## start a hub, a home with a sample agent, and an app on this 
 
 test: $(EDITABLE) $(CLIENTS) $(JS_IF_NPM) ## run the whole suite (ARGS="-k resume" for a part of it)
 	@exec .venv/bin/python -m pytest $(ARGS)
+
+bench: $(BENCH) ## measure the hub, write docs/performance.md (ARGS="A B --rounds 1" for a part; needs cc and Linux)
+	@exec .venv-bench/bin/python -m benchmarks --write $(ARGS)
 
 check: fmt-check lint types test ## format check, lint, mypy --strict, then the whole suite
 
@@ -51,6 +55,7 @@ lock: ## renew the lock files (the newest versions that pyproject.toml, requirem
 	.venv-lock/bin/pip-compile $(COMPILE) --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	.venv-lock/bin/pip-compile $(COMPILE) --output-file requirements/run.txt pyproject.toml
 	.venv-lock/bin/pip-compile $(COMPILE) --output-file requirements/clients.txt requirements/clients.in
+	.venv-lock/bin/pip-compile $(COMPILE) --output-file requirements/bench.txt pyproject.toml requirements/bench.in
 	rm -rf .venv-lock
 	cd $(JS_DIR) && npm update --package-lock-only --ignore-scripts --no-audit --no-fund
 
@@ -59,7 +64,7 @@ COMPILE := --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --n
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
 
 clean: ## remove what the other targets built
-	rm -rf .venv .venv-clients .venv-lock $(JS_DIR)/node_modules
+	rm -rf .venv .venv-clients .venv-bench .venv-lock $(JS_DIR)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -83,6 +88,13 @@ $(CLIENTS):
 	@echo "building .venv-clients"
 	@rm -rf .venv-clients && $(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/clients.txt
+	@touch $@
+
+$(BENCH):
+	$(call need_python)
+	@echo "building .venv-bench"
+	@rm -rf .venv-bench && $(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/bench.txt
 	@touch $@
 
 $(JS):

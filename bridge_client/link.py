@@ -47,6 +47,8 @@ LONGEST_JUMP: Final = 30.0
 """Seconds by which a clock may run ahead of a sleep before it means that this machine, not the network, was away."""
 
 _LONGEST_SLEEP: Final = 5.0
+_STALL: Final = 1.0
+_CATCH_UP: Final = 0.25
 _INBOX_LIMIT: Final = 64
 
 _T = TypeVar("_T")
@@ -214,6 +216,10 @@ class Session:
             pause = max(0.0, min(self._connection.next_deadline - now, _LONGEST_SLEEP))
             await self._clock.sleep(pause)
             jump = max(self._clock.wall() - wall, self._clock.monotonic() - now) - pause
+            if jump > _STALL:
+                # We were not running. What the hub said meanwhile is to be read before its silence is judged: had
+                # another forwarder taken over, coming back would take it back.
+                await self._clock.sleep(_CATCH_UP)
             if jump > LONGEST_JUMP:
                 self._die(f"this machine was asleep or its clock jumped by {jump:.0f} s")
             self._judge()

@@ -10,6 +10,7 @@ import time
 import unicodedata
 from base64 import b32encode, b64decode
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -332,4 +333,9 @@ def _identity(
         return Operator(credential_id, name)
     if device_id is None:
         return Server(credential_id, server_id, name)
-    return Device(credential_id, device_id, server_id, name, frozenset(scopes.split()))
+    return Device(credential_id, device_id, server_id, name, _scopes(scopes))
+
+
+@lru_cache(maxsize=16)
+def _scopes(text: str) -> frozenset[str]:
+    return frozenset(text.split())  # one object for all devices that may do the same

@@ -7,12 +7,15 @@ one system call a listener at the most, and a burst costs each listener one.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from bridge_server.pubsub import PubSub
 from protocol.codec import Codec, Encoded
 from protocol.server import Channel
+
+log = logging.getLogger("bridge_server.hub")
 
 _SEGMENT = 64 * 1024
 _FORMS_CACHED = 4
@@ -258,7 +261,7 @@ def _segments(batch: list[Message]) -> Iterable[list[Message]]:
 class Topic:
     """One PubSub topic with listeners on this hub."""
 
-    __slots__ = ("_groups", "_hub", "_scheduled", "listeners", "name", "pending")
+    __slots__ = ("_groups", "_hub", "listeners", "name", "pending")
 
     def __init__(self, hub: "Hub", name: str) -> None:
         self.name = name
@@ -266,18 +269,12 @@ class Topic:
         self.listeners: dict[Listener, None] = {}
         self._hub = hub
         self._groups: dict[tuple[Form, Filter], Group] = {}
-        self._scheduled = False
 
     def receive(self, message: Message) -> None:
         """Take a published message; it leaves at the end of this loop turn together with all others of the turn."""
+        if not self.pending:
+            self._hub.flush_later(self)
         self.pending.append(message)
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn_ended)
-
-    def _turn_ended(self) -> None:
-        self._scheduled = False
-        self.flush()
 
     def flush(self) -> None:
         """Deliver what is pending now. Called before anything that must come after it on some channel."""
@@ -311,6 +308,21 @@ class Hub:
         self.deliveries = 0
         self._pubsub = pubsub
         self._topics: dict[str, Topic] = {}
+        self._due: list[Topic] = []
+
+    def flush_later(self, topic: Topic) -> None:
+        """Flush a topic at the end of this loop turn; one call of the loop's serves all topics."""
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+        self._due.append(topic)
+
+    def _turn_ended(self) -> None:
+        due, self._due = self._due, []
+        for topic in due:
+            try:
+                topic.flush()
+            except Exception:
+                log.exception("delivering on %s failed", topic.name)
 
     def listen(
         self,

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
-from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -23,7 +22,7 @@ from bridge_server.clock import Clock
 from bridge_server.hub import Hub
 from bridge_server.outbox import Budget
 from bridge_server.peer import Peer
-from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, decide
+from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, decide, http_date, switching
 from bridge_server.transports.websocket import WebSocketDriver
 
 __all__ = ["Mount", "Port", "Router"]
@@ -200,16 +199,10 @@ class Split(asyncio.Protocol):
         port, transport, mount = self._port, self._transport, accepted.mount
         assert transport is not None
         protocol.max_message_size = mount.max_frame_bytes
-        # What is offered was read already; the library would refuse a token whose base64 is padded.
-        if "Sec-WebSocket-Protocol" in request.headers:
-            del request.headers["Sec-WebSocket-Protocol"]
-        response = protocol.accept(request)
-        if response.status_code != 101:
-            self._answer(HttpRefusal(400, "bad_request", "not a valid WebSocket handshake"))
-            return
-        if accepted.subprotocol is not None:
-            response.headers["Sec-WebSocket-Protocol"] = accepted.subprotocol
-        protocol.send_response(response)
+        protocol.send_response(switching(request, accepted.subprotocol, port.clock.wall()))
+        # The protocol holds on to the request while it lives: 2 KB that nobody reads again, and the credential.
+        request.headers.clear()
+        request.path = ""
         driver = WebSocketDriver(transport, protocol, mount.idle_timeout, port.clock, port.drivers.discard)
         driver.peer = Peer(
             driver,
@@ -230,7 +223,7 @@ class Split(asyncio.Protocol):
     def _answer(self, refusal: HttpRefusal) -> None:
         assert self._transport is not None
         self._port.refused(refusal.reason)
-        self._transport.write(_response(refusal))
+        self._transport.write(_response(refusal, self._port.clock.wall()))
         self._transport.close()
 
 
@@ -239,7 +232,7 @@ def _looks_like_http(data: bytes) -> bool:
     return data[:1].isalpha() or data[:1] in (b"\r", b"\n")
 
 
-def _response(refusal: HttpRefusal) -> bytes:
+def _response(refusal: HttpRefusal, now: float) -> bytes:
     content: dict[str, Any] = {"reason": refusal.reason}
     if refusal.hint:
         content["message"] = refusal.hint
@@ -247,7 +240,7 @@ def _response(refusal: HttpRefusal) -> bytes:
     again = "Retry-After: 5\r\n" if refusal.status in (429, 503) else ""
     head = (
         f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
-        f"Date: {formatdate(usegmt=True)}\r\n"
+        f"Date: {http_date(int(now))}\r\n"
         f"Content-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n"
         f"{again}Connection: close\r\n\r\n"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import time
 from contextlib import AsyncExitStack
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -12,6 +13,12 @@ from tests.faults.apps import phoenix_app, python_app
 from tests.faults.scene import Scene, all_events, publish_steadily
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import HomeProgram, until
+
+FROZEN_SECONDS = 3.0
+"""A home of these tests takes a hub for dead that is silent for two seconds."""
+
+SLEEPS_SHORTER = "import bridge_client.link; bridge_client.link.LONGEST_JUMP = 2.0\n"
+"""Makes of the freeze what a night with the lid closed is: the home gives up its socket without a look at it."""
 
 REPLACED = 3
 """The exit code of a home that another one replaced."""
@@ -32,26 +39,31 @@ async def test_the_newest_home_wins_and_no_event_is_lost_or_doubled(scene: Scene
             seen = records[0].last_id or 0
             await until(lambda: (records[0].last_id or 0) > seen + 20, "events get through")
 
-        async def next_home(name: str, old: HomeProgram | None = None) -> HomeProgram:
-            home = await stack.enter_async_context(scene.home(name))
-            await until(lambda: "connected to" in home.text, f"home {name} is connected")
-            if old is not None:
-                await until(lambda: "going on" in home.text or "the hub holds" in home.text, f"{name} has taken over")
+        async def next_home(name: str, code: str = "") -> HomeProgram:
+            home = await stack.enter_async_context(scene.home(name, code=code))
+            await until(lambda: "the hub holds" in home.text, f"{name} has joined")
             await events_flow()
             return home
 
+        async def freeze(home: HomeProgram, successor: str, code: str = "") -> HomeProgram:
+            """Freeze a home for longer than it lets the hub be silent, and wake it up when another has taken over."""
+            home.send(signal.SIGSTOP)
+            since = time.monotonic()
+            newer = await next_home(successor, code)
+            await until(lambda: time.monotonic() - since > FROZEN_SECONDS, "it was frozen for long enough")
+            home.send(signal.SIGCONT)
+            assert await home.ended() == REPLACED, home.text
+            assert f"(instance '{successor}')" in home.text
+            await events_flow()
+            assert newer.running, "the one that woke up did not take it back"
+            return newer
+
         first = await next_home("first")
-        second = await next_home("second", first)
+        second = await next_home("second")
         assert await first.ended() == REPLACED, first.text
         assert "replaced by another forwarder of this home (instance 'second')" in first.text
-
-        second.send(signal.SIGSTOP)
-        third = await next_home("third", second)
-        second.send(signal.SIGCONT)
-        assert await second.ended() == REPLACED, second.text
-        assert "(instance 'third')" in second.text
-        await events_flow()
-        assert third.running, "the one that woke up did not take it back"
+        third = await freeze(second, "third", SLEEPS_SHORTER)
+        await freeze(third, "fourth")
 
         enough.set()
         await writing
