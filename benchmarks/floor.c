@@ -2,14 +2,16 @@
  *
  *   floor send|writev|join
  *
- * An epoll server on a free loopback port (printed first, as JSON). It upgrades any WebSocket request, answers joins, and sends
- * each event a publisher pushes on `server:<group>` to every app joined to `app:<group>`: as one send() per event and
- * app (send), as one writev() of the events of one read per app (writev), or joined into one buffer per group and read
- * (join). Frames are taken as they come: whole, small, one per read or several; this is no WebSocket server.
+ * An epoll server on a free loopback port (printed first, as JSON). It upgrades any WebSocket request, answers joins and
+ * sends each event a publisher pushes on `server:<group>` to every app joined to `app:<group>`: as one send() per event
+ * and app (send), as one gathered write of all events of one read per app (writev), or joined into one buffer per group
+ * and read (join). Frames are taken as they come: whole, small, one per read or several; this is no WebSocket server.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +21,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { MAX_FD = 65536, MAX_GROUPS = 1024, MAX_BATCH = 256, BUFFER = 1 << 20 };
+enum { MAX_FD = 65536, MAX_GROUPS = 1024, MAX_BATCH = 256, BUFFER = 1 << 20, PATIENCE_MS = 200 };
 
 static struct conn { int group, app, upgraded, used; char *buffer; } conns[MAX_FD];
 static struct group { int *apps, count, room; } groups[MAX_GROUPS];
@@ -39,11 +41,30 @@ static int frame(char *to, const char *text, int length) {
   return head + length;
 }
 
+/* Whether a client that is full takes more within a moment; one that does not is cut. */
+static int takes_more(int fd) {
+  struct pollfd full = {.fd = fd, .events = POLLOUT};
+  if (errno == EAGAIN && poll(&full, 1, PATIENCE_MS) == 1) return 1;
+  shutdown(fd, SHUT_RDWR);
+  return 0;
+}
+
 static void send_all(int fd, const char *data, int length) {
   while (length > 0) {
-    ssize_t n = send(fd, data, length, MSG_NOSIGNAL);
-    if (n <= 0) return;
-    data += n, length -= n;
+    ssize_t n = send(fd, data, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && !takes_more(fd)) return;
+    if (n > 0) data += n, length -= n;
+  }
+}
+
+static void send_batch(int fd, const struct iovec *events, int count) {
+  struct msghdr batch = {.msg_iov = (struct iovec *)events, .msg_iovlen = count};
+  ssize_t n = sendmsg(fd, &batch, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n < 0 && !takes_more(fd)) return;
+  for (int e = 0; e < count; e++) { /* what one call did not take */
+    ssize_t length = events[e].iov_len, taken = n < 0 ? 0 : n < length ? n : length;
+    if (taken < length) send_all(fd, (char *)events[e].iov_base + taken, (int)(length - taken));
+    if (n > 0) n -= taken;
   }
 }
 
@@ -58,8 +79,7 @@ static void fan_out(const char *mode, struct group *g, struct iovec *events, int
     for (int e = 0; e < count; e++)
       for (int a = 0; a < g->count; a++) send_all(g->apps[a], events[e].iov_base, (int)events[e].iov_len);
   } else if (!strcmp(mode, "writev")) {
-    for (int a = 0; a < g->count; a++)
-      if (writev(g->apps[a], events, count) < 0) continue;
+    for (int a = 0; a < g->count; a++) send_batch(g->apps[a], events, count);
   } else {
     static char joined[BUFFER];
     int length = 0;
@@ -130,7 +150,7 @@ static void serve(const char *mode, int fd, struct conn *c) {
 
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "send";
-  int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0), poll = epoll_create1(0);
+  int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0), epoll = epoll_create1(0);
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t size = sizeof address;
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -139,9 +159,9 @@ int main(int argc, char **argv) {
   printf("{\"port\": %d}\n", ntohs(address.sin_port));
   fflush(stdout);
   struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, ready[512];
-  epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event);
+  epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event);
   for (;;) {
-    int n = epoll_wait(poll, ready, 512, -1);
+    int n = epoll_wait(epoll, ready, 512, -1);
     for (int i = 0; i < n; i++) {
       int fd = ready[i].data.fd;
       if (fd == listener) {
@@ -150,7 +170,7 @@ int main(int argc, char **argv) {
         setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         conns[peer] = (struct conn){.buffer = malloc(BUFFER / 8)};
         struct epoll_event added = {.events = EPOLLIN, .data.fd = peer};
-        epoll_ctl(poll, EPOLL_CTL_ADD, peer, &added);
+        epoll_ctl(epoll, EPOLL_CTL_ADD, peer, &added);
         continue;
       }
       struct conn *c = &conns[fd];

@@ -65,6 +65,11 @@ def _figure(row: Row, what: str) -> float:
     return row.result.latency_ms[what] if what in ("p50", "p99") else float(getattr(row.result, what))
 
 
+def _short(value: float) -> str:
+    """Two digits, or all before the point."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 2 else f"{value:.2f}"
+
+
 def goals(found: Findings) -> list[Goal]:
     """What was promised, as far as it was measured."""
     listed = []
@@ -107,7 +112,7 @@ def ratio_table(found: Findings) -> list[list[str]]:
         cells = []
         for shape in shapes:
             ratio, cpu = found.ratio(shape.key, system), found.middle(shape.key, system, "cpu_us")
-            cells.append("–" if ratio is None or cpu is None else f"{ratio:.2g} × ({cpu:.2g} µs)")
+            cells.append("–" if ratio is None or cpu is None else f"{_short(ratio)} × ({_short(cpu)} µs)")
         memory = median(row.result.bytes_per_app for row in runs) / 1e3
         connect = median(row.result.cpu_us_per_connect for row in runs)
         table.append([TITLES[system], *cells, f"{memory:.1f}", f"{connect:.0f}"])
@@ -197,7 +202,7 @@ def draw(found: Findings, picture: Path) -> None:
         ratios = [found.ratio(shape.key, name) or 0.0 for shape in shapes]
         spots = [spot + (place - (len(systems) - 1) / 2) * width for spot in range(len(shapes))]
         bars = left.bar(spots, ratios, width * 0.92, label=TITLES[name], color=colours[name])
-        left.bar_label(bars, [f"{ratio:.2g}" for ratio in ratios], fontsize=7, padding=1)
+        left.bar_label(bars, [_short(ratio) for ratio in ratios], fontsize=7, padding=1)
         rows = [row.result.bytes_per_app / 1e3 for row in found.rows if row.system == name and row.shape in "ABC"]
         bar = right.bar([TITLES[name]], [median(rows)], 0.7, color=colours[name])
         right.bar_label(bar, [f"{median(rows):.1f}"], fontsize=8, padding=1)

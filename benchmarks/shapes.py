@@ -10,7 +10,7 @@ from benchmarks.servers import HUB, OTHERS, System, floor, running
 
 Say = Callable[[str], None]
 
-SECONDS_EACH: Final = 2.5
+SECONDS_EACH: Final = 2.0
 """Server CPU that a run of a slower system may take: fewer events do, then."""
 
 ABOUT_US: Final = {"websockets": 20, "socketio": 100, "channels": 800}
@@ -106,12 +106,12 @@ def sized(shape: Shape, system: System) -> Load:
 
 
 async def rounds(shapes: Iterable[Shape], count: int, floor_program: Path, say: Say, others: bool = True) -> list[Row]:
-    """Run every shape `count` times: floor and hub right after each other, then the others."""
+    """Run every shape `count` times, floor and hub right after each other; the others follow in the first round."""
     rows = []
     for number in range(count):
         for shape in shapes:
             systems = [floor(floor_program, shape.floor), HUB]
-            for system in systems + list(OTHERS if shape.others and others else ()):
+            for system in systems + list(OTHERS if shape.others and others and number == 0 else ()):
                 async with running(system, shape.load.groups) as server:
                     result = await play(server.port, server.dialect, sized(shape, system), server.pid)
                 rows.append(Row(shape.key, system.name, number, result))
