@@ -12,7 +12,8 @@ import pytest
 from bridge_server.app import Hub
 from protocol.errors import API_ERRORS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "pairing.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "pairing.md"
 
 # Members whose value differs from run to run; what they must look like.
 VARYING = {
@@ -35,8 +36,8 @@ class Example(NamedTuple):
     shown: Any
 
 
-def examples() -> list[Example]:
-    found = re.findall(r"```sh\n(.*?)```\n\n```json (\d{3})\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def examples(page: Path) -> list[Example]:
+    found = re.findall(r"```sh\n(.*?)```\n\n```json (\d{3})\n(.*?)```", page.read_text(), re.DOTALL)
     return [Example(command, int(status), json.loads(shown) if shown else None) for command, status, shown in found]
 
 
@@ -58,11 +59,12 @@ def compare(shown: Any, got: Any, where: str = "") -> None:
 
 
 @pytest.mark.requires("curl", "bash")
-async def test_every_command_of_the_page_answers_as_shown(hub: Hub) -> None:
+@pytest.mark.parametrize(("page", "commands"), [(PAGE, 12), (DOCS / "wire.md", 3)], ids=["pairing.md", "wire.md"])
+async def test_every_command_of_the_page_answers_as_shown(hub: Hub, page: Path, commands: int) -> None:
     home, token = hub.credentials.add_server("Attic")
     variables = {"HUB": hub.url, "HOME_CREDENTIAL": token, "SERVER_ID": home.server_id}
-    found = examples()
-    assert len(found) == PAGE.read_text().count("```sh\n") == 12
+    found = examples(page)
+    assert len(found) == page.read_text().count("```sh\n") == commands
     for command, status, shown in found:
         script = command.replace("curl ", "curl --silent --show-error --noproxy '*' --write-out '\\n%{http_code}' ", 1)
         process = await asyncio.create_subprocess_exec(
