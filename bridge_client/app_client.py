@@ -11,6 +11,7 @@ most a few dozen wait here, then nothing more is read from the socket.
 """
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -25,7 +26,9 @@ from msgspec import Raw, Struct
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.dial import Dialler, Disconnected, Stopped
 from bridge_client.link import Link, Session, read_id, read_json
+from protocol import envelope
 from protocol.client import HEARTBEAT_INTERVAL, ChannelClosed, ChannelErrored, Received
+from protocol.errors import InvalidEvent
 from protocol.topics import app_topic
 
 log = logging.getLogger(__name__)
@@ -55,8 +58,14 @@ class Event:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The event, decoded. Decodes anew at each use."""
-        value: dict[str, Any] = msgspec.json.decode(self.data)
+        """The event, decoded. Decodes anew at each use, and never fails for an event that came through the hub.
+
+        A number beyond what a float holds is an infinity; so is an integer of more digits than Python converts.
+        """
+        try:
+            value: dict[str, Any] = msgspec.json.decode(self.data)
+        except msgspec.MsgspecError:  # numbers and lone surrogates that are JSON all the same
+            value = json.loads(self.data, parse_int=_number)
         return value
 
 
@@ -92,6 +101,13 @@ class CaughtUp:
 Item = Event | Gap | ServerStatus | CaughtUp
 
 
+def _number(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
+
+
 class TopicEnded(Stopped):
     """The hub ended the topic for good (`phx_close`)."""
 
@@ -107,6 +123,7 @@ class _Server(Struct):
     since: str | None = None
     last_event_at: str | None = None
     epoch: str | None = None
+    head_id: str | None = None
 
 
 class _Joined(Struct):
@@ -128,16 +145,9 @@ class _Pushed(Struct):
     event: Raw
 
 
-class _Envelope(Struct):
-    event_id: str
-    type: str = ""
-    session_id: str | None = None
-
-
 _JOINED: Final = msgspec.json.Decoder(_Joined)
 _COMPLETE: Final = msgspec.json.Decoder(_Complete)
 _PUSHED: Final = msgspec.json.Decoder(_Pushed)
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 _SERVER: Final = msgspec.json.Decoder(_Server)
 
 
@@ -275,14 +285,16 @@ class AppClient:
 
     async def _pass_on(self, payload: Raw, had_cursor: bool) -> None:
         data = bytes(read_json(_PUSHED, payload).event)
-        envelope = read_json(_ENVELOPE, Raw(data))
-        event_id, place = read_id(envelope.event_id), self._place
-        assert event_id is not None
+        try:
+            event_id, kind, session_id = envelope.read(data)
+        except InvalidEvent as error:
+            raise Disconnected(f"the hub sent an event that can't be read: {error.args[0]}") from None
+        place = self._place
         if had_cursor and place is not None and event_id <= place.event_id:
             return  # a repeat; without a cursor, lower ids belong to another epoch of the home
         self._place = Place(self._epoch, event_id)
         self._last_gap = None
-        await self._put(Event(event_id, envelope.type, envelope.session_id, data))
+        await self._put(Event(event_id, kind, session_id, data))
 
     async def _caught_up(self, complete: _Complete) -> None:
         to_id = read_id(complete.to_id)
@@ -318,9 +330,13 @@ class AppClient:
         self._epoch = epoch or self._epoch
         if event_id is not None:
             self._place = Place(epoch, event_id)
+        elif epoch is not None and self._place is not None and self._place.epoch not in (None, epoch):
+            self._place = None  # a place in an epoch that is over
 
     async def _tell_status(self, server: _Server) -> None:
         self._epoch = server.epoch or self._epoch
+        if self._place is None or self._place.epoch not in (None, server.epoch):
+            self._settle(server.epoch, read_id(server.head_id))  # joined without a cursor: this is where events start
         status = ServerStatus(server.online, server.since, server.last_event_at)
         if self._last_status is None or (status.online, status.since) != (
             self._last_status.online,

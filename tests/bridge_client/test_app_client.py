@@ -91,6 +91,62 @@ async def test_A203_an_event_is_the_bytes_the_home_wrote() -> None:
                 break
 
 
+@pytest.mark.parametrize("session_id", ["7", "true", '{"a":1}', "[]"])
+async def test_a_session_id_that_is_no_text_is_none_and_stops_nothing(session_id: str) -> None:
+    text = f'{{"event_id":"5","type":"a","session_id":{session_id}}}'
+
+    async def hub_side(peer: Peer) -> None:
+        await peer.join(reply("4"))
+        await peer.send_text(f'["{peer.join_ref}",null,"{peer.topic}","session_event",{{"event":{text}}}]')
+        await send(peer, 6)
+
+    async with scripted_hub(hub_side) as hub:
+        async with receiving(hub, ("e", 4)) as client:
+            events = [item async for item in _first_events(client, 2)]
+        assert len(hub.requests) == 1
+    assert events[0] == Event(5, "a", None, text.encode())
+    assert events[1].event_id == 6
+
+
+async def _first_events(client: AppClient, count: int) -> AsyncIterator[Event]:
+    async for item in client:
+        if isinstance(item, Event):
+            yield item
+            count -= 1
+            if not count:
+                return
+
+
+async def test_an_event_without_a_usable_id_ends_the_connection() -> None:
+    async def hub_side(peer: Peer) -> None:
+        await peer.join(reply("4"))
+        if len(hub.requests) == 1:
+            await peer.push("session_event", {"event": {"event_id": 5, "type": "a"}})
+        else:
+            await send(peer, 6)
+
+    async with scripted_hub(hub_side) as hub, receiving(hub, ("e", 4)) as client:
+        assert await take(client, 1) == [6]
+        assert len(hub.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e999", float("inf")),
+        ("-1e999", float("-inf")),
+        ("9" * 400, int("9" * 400)),
+        ("9" * 4300, int("9" * 4300)),
+        ("9" * 4301, float("inf")),
+        ("-" + "9" * 5000, float("-inf")),
+        ('"\\ud800"', "\ud800"),
+    ],
+)
+def test_the_value_of_an_event_is_had_whatever_its_numbers(text: str, value: object) -> None:
+    event = Event(5, "a", None, f'{{"event_id":"5","type":"a","n":[{text},1]}}'.encode())
+    assert event.value == {"event_id": "5", "type": "a", "n": [value, 1]}
+
+
 async def test_the_cursor_covers_what_was_taken_and_no_more() -> None:
     async def hub_side(peer: Peer) -> None:
         await peer.join(reply("3"))
