@@ -101,11 +101,13 @@ cli_doctor.add_to(cli)
 def main() -> None:
     """The console script. Every failure is one sentence on standard error; a traceback goes to the DEBUG log only."""
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `__main__` left it; from here on it is caught
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         cli.main(standalone_mode=False, prog_name="bridge-server")
         code = 0
     except BadConfig as error:
         code = _complain(str(error), 2)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         code = _complain("interrupted", 1)
     except click.ClickException as error:
         error.show()

@@ -1,8 +1,17 @@
-"""A test that lacks its program says so, and in CI it fails: a suite must not shrink in silence."""
+"""A test that lacks its program says so, and in CI it fails: a suite must not shrink in silence. How ours start."""
+
+import asyncio
+import os
+import signal
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
 from tests.support.programs import missing, require
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_missing_program_skips_on_somebodys_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +29,27 @@ def test_a_missing_program_fails_in_ci(monkeypatch: pytest.MonkeyPatch, value: s
 
 def test_a_program_is_found_by_its_path() -> None:
     assert require("sh").endswith("/sh")
+
+
+@pytest.mark.parametrize("package", ["bridge_server", "bridge_client"])
+async def test_ctrl_c_while_a_program_is_imported_ends_it_without_a_traceback(tmp_path: Path, package: str) -> None:
+    # A library that never ends to be imported stands for the slow start of a cold machine.
+    (tmp_path / "click.py").write_text("import signal\nprint('importing', flush=True)\nsignal.pause()\n")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", package, "serve"),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONSAFEPATH": "1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"importing\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = await process.communicate()
+    assert (process.returncode, errors) == (-signal.SIGINT, b"")
+
+
+@pytest.mark.parametrize("name", ["bridge-server", "bridge-client"])
+def test_the_programs_start_where_ctrl_c_is_quiet(name: str) -> None:
+    (script,) = (one for one in entry_points(group="console_scripts") if one.name == name)
+    assert script.value == f"{name.replace('-', '_')}.__main__:main"
