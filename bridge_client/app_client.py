@@ -335,8 +335,9 @@ class AppClient:
 
     async def _tell_status(self, server: _Server) -> None:
         self._epoch = server.epoch or self._epoch
-        if self._place is None or self._place.epoch not in (None, server.epoch):
-            self._settle(server.epoch, read_id(server.head_id))  # joined without a cursor: this is where events start
+        start = read_id(server.head_id)  # told to who joined without a cursor
+        if start is not None and (self._place is None or self._place.epoch not in (None, server.epoch)):
+            self._settle(server.epoch, start)
         status = ServerStatus(server.online, server.since, server.last_event_at)
         if self._last_status is None or (status.online, status.since) != (
             self._last_status.online,

@@ -120,6 +120,16 @@ class Home:
         return self.log.head if self.log is not None else None
 
     @property
+    def place(self) -> int | None:
+        """Where an app that has everything stands: the last id held, or 0 when the home's store is known to be empty.
+
+        None while nobody can know. 0 is below every id a home's first event has.
+        """
+        if self.log is not None:
+            return self.log.head
+        return 0 if self.refilled else None
+
+    @property
     def refilled(self) -> bool:
         """Whether the home is here, has stated its store, and the hub holds everything up to the head it stated."""
         if self.holder is None or self.epoch != self.stated_epoch:
@@ -246,7 +256,7 @@ class Home:
         return RECOVERED
 
     def _gap(self, reason: str, since: int) -> Verdict:
-        floor = self.log.floor if self.log is not None and reason != "hub_reset" else None
+        floor = None if reason == "hub_reset" else self.log.floor if self.log is not None else self.place
         return Verdict(False, Gap(reason, str(since), None if floor is None else str(floor)))
 
     def expired(self, last_sent: int) -> Verdict:

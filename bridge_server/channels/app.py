@@ -100,7 +100,7 @@ class AppChannel(Channel):
         return Ok(
             {
                 "epoch": home.epoch,
-                "head_id": _text(home.head),
+                "head_id": _text(home.place),
                 "recovered": self._verdict.recovered,
                 "gap": self._verdict.gap,
                 "server": {
@@ -122,7 +122,7 @@ class AppChannel(Channel):
             self._reset_told = True
             self._complete(None, verdict)
         elif not verdict.recovered:
-            self._complete(self._home.head, verdict)
+            self._complete(self._home.place, verdict)
             self._listener.go_live()
         elif self._since is None:
             self._start_at_head()
@@ -147,10 +147,12 @@ class AppChannel(Channel):
         else:
             if epoch_changed and self._since is None:
                 self._listener.hold()
-                self._wait_for_place(self._home.stated_head)
-                self.status_changed()  # it names the epoch that the next events belong to
+                self._wait_for_place(self._home.stated_head or 0)
+                self.status_changed()  # it names the place from which the next events come
             elif self._unplaced and self._place is None:
-                self._place = self._home.stated_head
+                self._place = self._home.stated_head or 0
+                if self._home.shown_online:
+                    self.status_changed()  # else it follows
             self.home_advanced()
 
     def home_advanced(self) -> None:
@@ -180,7 +182,10 @@ class AppChannel(Channel):
             self._settle()
 
     def status_changed(self) -> None:
-        """Tell the app whether its home is there, and of which epoch: who joined a cold hub has not heard it yet."""
+        """Tell the app whether its home is there; and its place, if it joined without a cursor.
+
+        Who joined a cold hub has not heard its place yet, and would come back from a drop without one.
+        """
         home = self._home
         self.socket.push(
             "server_status",
@@ -189,6 +194,7 @@ class AppChannel(Channel):
                 "since": self._clock.shown(home.shown_since),
                 "last_event_at": self._clock.shown(home.last_event_at),
                 "epoch": home.epoch,
+                "head_id": _text(self._place) if self._since is None else None,
             },
         )
 
@@ -216,17 +222,17 @@ class AppChannel(Channel):
             return
         assert verdict.gap is not None
         told_nothing = verdict.gap.reason == "hub_reset"
-        self._complete(None if told_nothing else self._home.head, verdict)
+        self._complete(None if told_nothing else self._home.place, verdict)
         # A client that ignores replay_complete would miss this: it joins again and reads the verdict in the reply.
         self.socket.fail(verdict.gap.reason)
 
     def _start_at_head(self) -> None:
         home = self._home
         if home.refilled or (home.log is not None and not home.online):
-            self._complete(home.head, RECOVERED)
+            self._complete(home.place, RECOVERED)
             self._listener.go_live()
         else:
-            place = home.stated_head if home.online else None
+            place = (home.stated_head or 0) if home.online else None
             self._complete(place, RECOVERED)
             self._wait_for_place(place)
 
@@ -237,7 +243,7 @@ class AppChannel(Channel):
     def _replay(self) -> None:
         log, since = self._home.log, self._since
         if log is None or since is None or since == log.head:  # nothing is missing; no log: the home's store is empty
-            self._complete(self._home.head, RECOVERED)
+            self._complete(self._home.place, RECOVERED)
             self._listener.go_live()
         else:
             self.socket.spawn(self._catch_up(log, since, log.head))

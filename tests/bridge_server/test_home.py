@@ -95,8 +95,8 @@ HELD = range(11, 21)  # floor 10, head 20
         ((None, 30, True), None, 0, 99, OPEN),
         # Its store is empty.
         ((None, None, True), "E", 0, 0, TRUE),
-        ((None, None, True), "E", 1, 0, gap("ahead", 1, None)),
-        ((None, None, True), "X", 0, 0, gap("epoch_changed", 0, None)),
+        ((None, None, True), "E", 1, 0, gap("ahead", 1, 0)),
+        ((None, None, True), "X", 0, 0, gap("epoch_changed", 0, 0)),
         # It is away: what is held is served; the rest is open for a while, then given up.
         ((HELD, 20, False), "E", 15, 99, TRUE),
         ((HELD, 20, False), "E", 9, 99, gap("expired", 9, 10)),

@@ -442,8 +442,8 @@ async def test_rule_3_an_app_may_join_a_home_whose_store_is_empty() -> None:
     home.joins("E", None)
     fresh.join()
     assert verdict(zero.join({"since_id": "0", "epoch": "E"})) == TRUE
-    assert completions(fresh) == completions(zero) == [complete("E", None, TRUE)]
-    assert verdict(bench.app().join({"since_id": "1", "epoch": "E"})) == false("ahead", 1, None)
+    assert completions(fresh) == completions(zero) == [complete("E", 0, TRUE)]
+    assert verdict(bench.app().join({"since_id": "1", "epoch": "E"})) == false("ahead", 1, 0)
     home.events(1, 2)
     await settle()
     assert fresh.ids() == zero.ids() == [1, 2]
@@ -570,3 +570,30 @@ def test_an_app_that_leaves_is_forgotten_whatever_it_waits_for(when: str) -> Non
         assert bench.hub.listeners(bench.topic()) == ()
 
     check()
+
+
+@virtual_time
+async def test_an_emptied_store_is_a_place_so_that_its_first_events_are_no_repeats() -> None:
+    bench = Bench()
+    home, app = bench.home(), bench.app()
+    home.joins("E1", 5)
+    home.events(1, 5)
+    app.join({"since_id": "5", "epoch": "E1"})
+    bench.home().joins("E2", None)
+    await settle()
+    assert app.all()[-1].event == "phx_error"
+    again = bench.app()
+    assert verdict(again.join({"since_id": "5", "epoch": "E1"})) == false("epoch_changed", 5, 0)
+    assert completions(again) == [complete("E2", 0, false("epoch_changed", 5, 0))]
+
+
+@virtual_time
+async def test_who_joined_a_cold_hub_without_a_cursor_learns_its_place_before_its_first_event() -> None:
+    bench = Bench()
+    app = bench.app()
+    app.join()
+    assert completions(app) == [complete(None, None, TRUE)]
+    bench.home().joins("E", 3)
+    await settle()
+    told = [got.payload for got in app.all() if got.event == "server_status"][-1]
+    assert (told["epoch"], told["head_id"]) == ("E", "3")

@@ -500,10 +500,14 @@ export class Bridge {
   }
 
   #settle(epoch, id) {
+    const over = epoch && this.#place?.epoch && this.#place.epoch !== epoch; // an epoch that has ended
     if (id !== null && id !== undefined) this.#place = { epoch, id };
+    else if (over) this.#place = null;
   }
 
   #heardOfHome(server) {
+    const { epoch, head_id } = server; // for who joined without a cursor: where its events start
+    if (head_id && (!this.#place || (this.#place.epoch && this.#place.epoch !== epoch))) this.#settle(epoch, head_id);
     const before = this.#state.home;
     const home = { name: null, last_event_at: null, ...before, ...server };
     if (before?.online !== home.online || before?.since !== home.since) this.#deliver("status", home);
