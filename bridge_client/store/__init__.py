@@ -74,7 +74,7 @@ class EventStore(Protocol):
         """The greatest id that is not above `event_id`, None if there is none."""
 
     async def wait(self, after: int) -> None:
-        """Return once an event with an id above `after` can be read, whoever wrote it. Or StoreClosed."""
+        """Return once an event with an id above `after` can be read, whoever wrote it. Raises StoreError."""
 
     async def renew_epoch(self) -> str:
         """Begin a new epoch over the same events, as a restored store must, which reuses ids. Returns it, durable."""

@@ -6,7 +6,9 @@ everything queued into one transaction (group commit), so that the cost of makin
 Order: ids are given inside `BEGIN IMMEDIATE`, which holds the file's write lock until the commit, so they become
 readable in id order even with several processes. `AUTOINCREMENT` remembers the last id beyond deletions and restarts.
 
-Failure: a failed commit is rolled back and fails the publishes in it, no others.
+Failure: a failed commit is rolled back and fails the publishes in it, no others. Once the file is no longer the one
+that was opened (removed, or another in its place), everything but `close` raises: what SQLite still reads and writes
+then is a file without a name, which nobody will ever open again.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored, StoreError
 from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
-from bridge_client.store.sqlite_file import connect, explain, open_file, renew_epoch
+from bridge_client.store.sqlite_file import check_same, connect, explain, identify, open_file, renew_epoch
 from protocol.event_id import MAX_EVENT_ID
 
 MAX_QUEUED_BYTES: Final = 8 << 20
@@ -44,7 +46,8 @@ class SqliteStore:
     """`EventStore` in a SQLite file (WAL, `synchronous=FULL`). Made by `open`."""
 
     def __init__(self, path: Path, max_event_bytes: int, max_queued_bytes: int) -> None:
-        self._path = path
+        self._path = path.absolute()  # SQLite too stays with it when the working directory changes
+        self._file = (0, 0)
         self._max_event_bytes = max_event_bytes
         self._max_queued_bytes = max_queued_bytes
         self._loop = asyncio.get_running_loop()
@@ -74,6 +77,7 @@ class SqliteStore:
         try:
             writer = await asyncio.to_thread(open_file, store._path)
             try:
+                store._file = await asyncio.to_thread(identify, store._path)
                 store._reader = await store._read(lambda: connect(store._path))
                 await store._look()
             except BaseException:
@@ -152,6 +156,7 @@ class SqliteStore:
 
     async def renew_epoch(self) -> str:
         self._check_open()
+        await self._read(lambda: None)
         self._epoch = await asyncio.to_thread(renew_epoch, self._path)
         return self._epoch
 
@@ -204,9 +209,13 @@ class SqliteStore:
     # --- on the reader thread
 
     async def _read(self, query: Callable[[], _T]) -> _T:
+        def read() -> _T:
+            check_same(self._path, self._file)
+            return query()
+
         try:
-            return await self._loop.run_in_executor(self._reader_thread, query)
-        except (sqlite3.Error, RuntimeError) as error:
+            return await self._loop.run_in_executor(self._reader_thread, read)
+        except (sqlite3.Error, OSError, RuntimeError) as error:
             self._check_open()  # a closed connection or executor is no other error
             raise explain(self._path, "read from", error) from error
 
@@ -264,7 +273,9 @@ class SqliteStore:
 
     def _attempt(self, connection: sqlite3.Connection, batch: Sequence[_Write]) -> Sequence[Stored] | StoreError:
         try:
-            return _commit(connection, batch)
+            stored = _commit(connection, batch)
+            check_same(self._path, self._file)  # after the commit: what is acknowledged is in the file of this name
+            return stored
         except Exception as error:  # whatever it was, nobody may wait for ever
             if connection.in_transaction:
                 with suppress(sqlite3.Error):

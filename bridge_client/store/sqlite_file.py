@@ -104,6 +104,22 @@ def _make_private(path: Path) -> None:
         os.close(directory)
 
 
+def identify(path: Path) -> tuple[int, int]:
+    """Which file has this name now. Raises OSError."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def check_same(path: Path, file: tuple[int, int]) -> None:
+    """Raises StoreError when `path` no longer names `file`, OSError when that can't be told."""
+    try:
+        same = identify(path) == file
+    except (FileNotFoundError, NotADirectoryError):
+        same = False
+    if not same:
+        raise StoreError(f"the event store {path} was replaced or removed while it was in use; restart this program")
+
+
 def renew_epoch(path: Path) -> str:
     """Give the store another epoch. Raises StoreError."""
     epoch = token_hex(16)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import stat
@@ -312,3 +313,51 @@ async def test_a_store_that_is_never_closed_does_not_keep_the_process(tmp_path: 
         assert process.returncode == 0
     assert await everything(tmp_path / "events.db") == {1: "k"}
     assert os.listdir(tmp_path) == ["events.db"]
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "directory removed"])
+async def test_a_store_that_lost_its_file_says_so_and_acknowledges_nothing(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "d" / "events.db"
+    store = await SqliteStore.open(path)
+    gone = re.escape(f"{path} was replaced or removed while it was in use; restart this program")
+    try:
+        await store.publish({"type": "t", "session_id": "s"})
+        waiting = asyncio.ensure_future(store.wait(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        if how == "directory removed":
+            path.parent.rename(tmp_path / "elsewhere")
+        else:
+            for name in path.parent.iterdir():
+                name.unlink()
+        if how == "replaced":
+            other = await SqliteStore.open(path)
+            assert await other.head() is None
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreError, match=gone):
+                await waiting
+            for attempt in (
+                store.publish({"type": "t", "session_id": "s"}),
+                store.list(),
+                store.head(),
+                store.preceding(1),
+                store.renew_epoch(),
+            ):
+                with pytest.raises(StoreError, match=gone):
+                    await attempt
+    finally:
+        await store.close()
+    if how == "replaced":  # and the one in its place is none the worse for it
+        assert (await other.publish({"type": "t", "session_id": "s"})).event_id == 1
+        await other.close()
+
+
+async def test_a_store_named_by_a_relative_path_survives_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = await SqliteStore.open("events.db")
+    monkeypatch.chdir("/")
+    assert (await store.publish({"type": "t", "session_id": "s"})).event_id == 1
+    assert await store.head() == 1
+    await store.close()
