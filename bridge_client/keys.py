@@ -48,7 +48,7 @@ class EnrolmentFailed(Exception):
 
 
 class HubNotReady(EnrolmentFailed):
-    """There is no key file, or a new one just now: the hub is not running yet, or never enrols by file."""
+    """Not now: no key file (no hub runs, or it never enrols by file), a new one just now, or the hub is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +203,8 @@ async def _post(session: aiohttp.ClientSession, url: str, body: Any, decoder: ms
             data += chunk
             if len(data) > MAX_ANSWER:
                 raise EnrolmentFailed(f"{url} answered more than {MAX_ANSWER} bytes; it is no hub")
+    if response.status == 503:
+        raise HubNotReady(f"{url} answered 503: {_message(bytes(data))}")
     if response.status != 200:
         raise EnrolmentFailed(f"{url} answered {response.status}: {_message(bytes(data))}")
     try:

@@ -10,6 +10,7 @@ What touches the disk runs on a thread of its own, so that no attempt of a stran
 import asyncio
 import logging
 import math
+import sqlite3
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from aiohttp.typedefs import Handler
 from bridge_server.auth import SCOPES, Credentials, Device, Identity, Refused, Server, clean_name
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.database import try_later
 from bridge_server.home import Homes
 from bridge_server.pairing import PairingRefused, Pairings
 from protocol.codec import open_json
@@ -281,6 +283,11 @@ class Api:
             return await asyncio.shield(future)
         except PairingRefused as refusal:
             raise Problem(refusal.code, retry_after=refusal.retry_after) from None
+        except sqlite3.Error as failure:
+            if not try_later(failure):
+                raise
+            _log.warning("the database can't be written now: %s", failure)
+            raise Problem("overloaded", retry_after=1.0) from None
 
     def _done(self, future: "asyncio.Future[Any]") -> None:
         self._waiting -= 1

@@ -59,6 +59,12 @@ class BadDatabase(Exception):
     """The hub's database can't be used; the text says why and what to do."""
 
 
+def try_later(error: sqlite3.Error) -> bool:
+    """Whether what failed may go well in a while, nothing having been written: another process holds the write lock,
+    or the disk is full."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL)
+
+
 class Database:
     """One connection. Writes are durable when they return.
 
@@ -66,7 +72,7 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()  # SQLite too stays with it when the working directory changes
         self.wrote = False
         """Whether something was committed through this connection since somebody last set this to False."""
         try:
@@ -76,7 +82,9 @@ class Database:
             # next process to leave would then remove the WAL from under us.
             with suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            if path.stat().st_mode & 0o077:
+            found = path.stat()
+            self._file = found.st_dev, found.st_ino
+            if found.st_mode & 0o077:
                 path.chmod(0o600)
             self.connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             try:
@@ -88,6 +96,10 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             raise BadDatabase(f"the credential database {path} can't be used: {error}") from None
 
+    def wait_at_most(self, seconds: float) -> None:
+        """How long a write waits for another process's, from now on; 5 s until this is called."""
+        self.connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
+
     def close(self) -> None:
         """Let go of the file. Closing twice is harmless."""
         self.connection.close()
@@ -98,11 +110,30 @@ class Database:
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield self.connection
+            self.connection.execute("COMMIT")
         except BaseException:
-            self.connection.execute("ROLLBACK")
+            if self.connection.in_transaction:  # a full disk has ended it already
+                self.connection.execute("ROLLBACK")
             raise
-        self.connection.execute("COMMIT")
         self.wrote = True
+
+    def check_same(self) -> None:
+        """Raises BadDatabase once the file is no longer the one that was opened.
+
+        SQLite goes on with a file that has lost its name, and never sees what others write to the one in its place.
+        """
+        try:
+            found = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            same = False
+        except OSError as error:
+            raise BadDatabase(f"the credential database {self.path} can't be used: {error}") from None
+        else:
+            same = (found.st_dev, found.st_ino) == self._file
+        if not same:
+            raise BadDatabase(
+                f"the credential database {self.path} was replaced or removed while it was in use; restart this program"
+            )
 
     def scalar(self, query: str) -> int:
         """The one number that `query` asks for."""

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import secrets
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from bridge_server.auth import Credentials
+from bridge_server.database import try_later
 from protocol.codec import open_json
 from protocol.errors import ProtocolError
 from protocol.loopback import check_request, expected_hosts, forwarded, is_loopback
@@ -38,6 +40,11 @@ CHALLENGE_SECONDS = 30.0
 MAX_CHALLENGES = 64
 MAX_BODY = 4096
 BODY_SECONDS = 5.0
+LOCK_SECONDS = 0.1
+"""How long an enrolment waits for another process that writes to the database; every socket waits with it."""
+
+RETRY_SECONDS = 1
+"""When a home may ask again after the database could not be written."""
 
 _log = logging.getLogger("bridge_server.enrol")
 
@@ -58,7 +65,8 @@ class EnrolmentRefused(Exception):
 class LocalEnrolment:
     """The open challenges of one hub and the key they are about. `clock` counts seconds and never goes back.
 
-    A challenge serves once, for CHALLENGE_SECONDS; at most MAX_CHALLENGES are open.
+    A challenge serves once, for CHALLENGE_SECONDS; at most MAX_CHALLENGES are open. `credentials` is used on the event
+    loop, so from now on its writes wait for LOCK_SECONDS at most.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class LocalEnrolment:
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self._credentials = credentials
+        credentials.database.wait_at_most(LOCK_SECONDS)
         self._clock = clock
         self._random = random
         self._key = random(KEY_BYTES)
@@ -117,7 +126,13 @@ class LocalEnrolment:
         right = same_proof(proof, home_proof(self._key, home_nonce, nonce, name))
         if not right or expires <= self._clock():
             raise EnrolmentRefused(403, "proof_refused", "the proof does not fit an open challenge; start over")
-        server, token = self._credentials.add_server(name)
+        try:
+            server, token = self._credentials.add_server(name)
+        except sqlite3.Error as error:
+            if not try_later(error):
+                raise
+            _log.warning("a home could not be enrolled: %s", error)
+            raise EnrolmentRefused(503, "overloaded", f"the hub's database can't be written now ({error})") from None
         _log.info("home %s enrolled by key file as %r", server.server_id, server.name)
         return LocalEnrolled(server.server_id, token)
 
@@ -148,7 +163,10 @@ def _guarded(handler: Handler) -> Handler:
             _check_caller(request)
             return await handler(request)
         except EnrolmentRefused as refusal:
-            return _json(refusal.status, {"error": {"code": refusal.code, "message": str(refusal)}})
+            answer = _json(refusal.status, {"error": {"code": refusal.code, "message": str(refusal)}})
+            if refusal.status == 503:
+                answer.headers["Retry-After"] = str(RETRY_SECONDS)
+            return answer
 
     return guarded
 

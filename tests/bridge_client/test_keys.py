@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from bridge_client import keys
-from bridge_client.keys import BadKeyFile, Credential, EnrolmentFailed
+from bridge_client.keys import BadKeyFile, Credential, EnrolmentFailed, HubNotReady
 from protocol.pairing import LOCAL_CHALLENGE_PATH, LOCAL_ENROL_PATH, home_proof, hub_proof, local_key_name
 
 KEY = bytes(range(32))
@@ -195,4 +195,14 @@ async def test_a_hub_that_answers_otherwise_is_refused_in_one_sentence(
     async with running as url:
         write_key(tmp_path, url)
         with pytest.raises(EnrolmentFailed, match=said):
+            await enrol(url, tmp_path)
+
+
+async def test_a_hub_that_is_too_busy_to_enrol_is_worth_another_try(tmp_path: Path) -> None:
+    async def busy(request: web.Request) -> web.Response:
+        return web.json_response({"error": {"code": "overloaded", "message": "locked"}}, status=503)
+
+    async with serving(honest([]) | {LOCAL_ENROL_PATH: busy}) as url:
+        write_key(tmp_path, url)
+        with pytest.raises(HubNotReady, match=r"503.*overloaded"):
             await enrol(url, tmp_path)

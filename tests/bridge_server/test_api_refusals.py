@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from bridge_server.api import MAX_BODY, MAX_WAITING, Problem
 from bridge_server.app import Hub
+from bridge_server.auth import Credentials
 from protocol.pairing import parse_code, scrub
 from tests.support.api_client import CODES, ME, REDEEM, ask, code_of, redeemed
 from tests.support.pairing_desk import unknown, wrong
@@ -256,3 +258,25 @@ def test_the_log_scrubber_knows_codes_and_links() -> None:
     assert scrub("try BCDF-GHJK-LMNP now") == "try BCDF-[redacted] now"
     assert scrub("GET https://hub.example/#pair=BCDF-GHJK-LMNP HTTP") == "GET https://hub.example/#pair=[redacted] HTTP"
     assert scrub("a well-known e-mail of 2026-01-02") == "a well-known e-mail of 2026-01-02"
+
+
+async def test_a_redemption_while_another_process_writes_is_503_and_the_code_still_serves(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, token = hub.credentials.add_server("Attic")
+    issued = await code_of(hub, token)
+    api = hub._api
+    assert api is not None
+
+    def impatient(_: object, credentials: Credentials) -> None:
+        credentials.database.wait_at_most(0.01)
+
+    await api._run(impatient)
+    other = sqlite3.connect(hub.credentials.database.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    answer = await ask(hub, "POST", REDEEM, body={"code": issued["code"], "name": "x"})
+    assert answer.error == (503, "overloaded")
+    assert answer.headers["Retry-After"] == "1"
+    other.execute("ROLLBACK")
+    other.close()
+    assert (await ask(hub, "POST", REDEEM, body={"code": issued["code"], "name": "x"})).status == 201

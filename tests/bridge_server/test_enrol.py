@@ -1,7 +1,9 @@
 """Local enrolment, the hub's side, over real sockets: what gets a credential, and everything that gets none."""
 
 import json
+import sqlite3
 import stat
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -47,13 +49,17 @@ class Hub:
         return runner
 
     async def post(self, path: str, body: Any, **options: Any) -> tuple[int, Any]:
+        status, answer, _ = await self.ask(path, body, **options)
+        return status, answer
+
+    async def ask(self, path: str, body: Any, **options: Any) -> tuple[int, Any, Any]:
         headers = {"Content-Type": "application/json"} | options.pop("headers", {})
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with (
             aiohttp.ClientSession() as session,
             session.post(self.url + path, data=data, headers=headers, **options) as response,
         ):
-            return response.status, await response.json()
+            return response.status, await response.json(), response.headers
 
     async def challenge(self) -> str:
         status, answer = await self.post(LOCAL_CHALLENGE_PATH, {"nonce": NONCE})
@@ -229,3 +235,33 @@ async def test_neither_key_nor_credential_is_logged(hub: Hub, caplog: pytest.Log
     assert answer["server_id"] in caplog.text
     assert answer["credential"] not in caplog.text
     assert hub.key.hex() not in caplog.text
+
+
+async def test_a_database_that_another_process_writes_delays_nobody_and_is_503(hub: Hub) -> None:
+    other = sqlite3.connect(hub.state_dir / "hub.db", isolation_level=None)
+    nonce = await hub.challenge()
+    other.execute("BEGIN IMMEDIATE")
+    started = time.monotonic()
+    status, answer, headers = await hub.ask(LOCAL_ENROL_PATH, hub.body(nonce))
+    assert (status, answer["error"]["code"], headers["Retry-After"]) == (503, "overloaded", "1")
+    assert time.monotonic() - started < 2.5  # half of what the command line waits
+    other.execute("ROLLBACK")
+    other.close()
+    status, _ = await hub.post(LOCAL_ENROL_PATH, hub.body(await hub.challenge()))
+    assert status == 200
+
+
+async def test_a_full_disk_is_503_and_leaves_no_transaction_open(hub: Hub) -> None:
+    connection = hub.credentials.database.connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    statuses = []
+    while 503 not in statuses:
+        assert len(statuses) < 200
+        status, _ = await hub.post(LOCAL_ENROL_PATH, hub.body(await hub.challenge(), "n" * 64))
+        statuses.append(status)
+    assert not connection.in_transaction
+    connection.execute("PRAGMA max_page_count = 100000")
+    status, _ = await hub.post(LOCAL_ENROL_PATH, hub.body(await hub.challenge()))
+    assert status == 200
+    assert len(hub.credentials.servers()) == len(statuses)
