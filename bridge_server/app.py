@@ -16,6 +16,7 @@ from bridge_server.channels.app import AppChannel
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.database import BadDatabase
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub as Topics
@@ -72,6 +73,7 @@ class Hub:
         self._own_credentials = credentials is None
         self._extra_mounts = mounts
         self._tasks: list[asyncio.Task[None]] = []
+        self._failing = False  # revocations can't be read
         self._closed = asyncio.Event()
         self._listener: Port | None = None
         self._runner: web.AppRunner | None = None
@@ -181,18 +183,22 @@ class Hub:
         )
 
     async def _watch_revocations(self) -> None:
-        unread = failing = False
+        unread = False
         while True:
             await asyncio.sleep(REVOCATION_SECONDS)
             try:
                 unread = self.credentials.changed() or unread
                 ended = self.credentials.revoked() if unread else frozenset()
-                unread = failing = False
+                unread = self._failing = False
+            except BadDatabase as error:
+                if not self._failing:
+                    log.error("revocations can't be read: %s", error)
+                self._failing = True
             except Exception:
                 # Looking must go on: a database that is locked or full now may hold a revocation when it is well again.
-                if not failing:
+                if not self._failing:
                     log.exception("revocations can't be read")
-                failing = True
+                self._failing = True
             else:
                 self._end_sockets(ended)
 
@@ -256,8 +262,9 @@ class Hub:
 
     async def _ready(self, request: web.Request) -> web.Response:
         listener = self._listener
-        ready = listener is not None and not listener.draining
-        return web.json_response({"status": "ready" if ready else "draining"}, status=200 if ready else 503)
+        draining = listener is None or listener.draining
+        status = "draining" if draining else "failing" if self._failing else "ready"
+        return web.json_response({"status": status}, status=200 if status == "ready" else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         headers = list(request.headers.items())

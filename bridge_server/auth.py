@@ -120,7 +120,11 @@ class Credentials:
         )
 
     def changed(self) -> bool:
-        """Whether anything was written since the last call, by this process or another. Reads no table."""
+        """Whether anything was written since the last call, by this process or another. Reads no table.
+
+        Raises database.BadDatabase when the file was replaced or removed: revocations can't be seen then.
+        """
+        self.database.check_same()
         version = self.database.scalar("PRAGMA data_version")
         changed = self.database.wrote or version != self._data_version
         self.database.wrote, self._data_version = False, version

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from bridge_server.app import Hub
 from bridge_server.auth import Credentials
+from bridge_server.database import BadDatabase
 from tests.support.raw_socket import RawSocket
 from tests.support.running_hub import running_hub
 
@@ -120,6 +122,34 @@ async def test_a_database_that_fails_for_a_while_hides_no_revocation(
     faulty.close()
     assert faulty.failures == 0
     assert caplog.text.count("revocations can't be read") == 1
+
+
+async def readiness(hub: Hub, wanted: str) -> int:
+    """Wait until `/ready` says `wanted`; the HTTP status it says it with."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(10):
+        while True:
+            async with session.get(f"{hub.url}/ready") as answer:
+                if await answer.json() == {"status": wanted}:
+                    return answer.status
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_database_that_lost_its_file_is_told_once_and_while_it_lasts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, replaced: bool
+) -> None:
+    async with running_hub(tmp_path) as hub:
+        path, aside = hub.config.database_path, tmp_path / "aside"
+        assert await readiness(hub, "ready") == 200
+        path.rename(aside)
+        if replaced:
+            path.write_bytes(aside.read_bytes())
+        assert await readiness(hub, "failing") == 503
+        with pytest.raises(BadDatabase, match="replaced or removed while it was in use"):
+            hub.credentials.changed()
+        aside.replace(path)
+        assert await readiness(hub, "ready") == 200
+    assert caplog.text.count("was replaced or removed while it was in use; restart this program") == 1
+    assert "Traceback" not in caplog.text
 
 
 def test_the_look_costs_no_table_when_nothing_was_written(tmp_path: Path) -> None:
