@@ -66,12 +66,18 @@ def kept_credential(config: Config, path: Path) -> Credential | None:
 async def obtain_credential(config: Config) -> Credential:
     """The home's credential: the one kept, or else a new one from the hub on this machine, which is then kept.
 
-    While that hub is not there it is tried again, without end. Raises BadKeyFile, EnrolmentFailed.
+    While that hub is not there it is tried again, without end. Raises BadKeyFile, also when there is no file where one
+    was named: whoever names it has a credential from elsewhere. Raises EnrolmentFailed.
     """
     path, hub_url = config.credential_path, config.hub_url or LOCAL_HUB_URL
     kept = kept_credential(config, path)
     if kept is not None:
         return kept
+    if config.credential_file is not None:
+        raise BadKeyFile(
+            f"there is no {path}: make it on the hub (bridge-server servers add NAME --out FILE), or name no file"
+            " to enrol with the hub on this machine"
+        )
     retrying = AsyncRetrying(
         retry=retry_if_exception_type((aiohttp.ClientError, TimeoutError, HubNotReady)),
         wait=wait_random_exponential(multiplier=0.1, max=LONGEST_WAIT),

@@ -237,3 +237,26 @@ async def test_what_is_no_hub_is_found_out(tmp_path: Path) -> None:
         )
         checks = {check["name"]: check for check in json.loads(out)}
         assert checks["hub: TLS"]["state"] == "fail"
+
+
+async def test_serve_ends_when_its_store_is_taken_away(home: Home, tmp_path: Path) -> None:
+    async with serving(*home.words("serve", "--no-api")) as (process, about):
+        await home.ingest(tmp_path, 3)
+        store = Path(about["store"])
+        for name in store.parent.glob(store.name + "*"):
+            name.unlink()
+        _, err = await process.communicate()
+    assert process.returncode == 1
+    told = f"Error: the event store {store} was replaced or removed while it was in use; restart this program"
+    assert told in err.decode()
+    assert "Traceback" not in err.decode()
+    async with serving(*home.words("serve", "--no-api")):  # which heals it
+        await home.ingest(tmp_path, 1)
+
+
+async def test_a_credential_file_that_was_named_has_to_be_there(home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    code, out, err = await run(*home.words("serve", "--no-api", "--credential-file", str(path)))
+    assert (code, out) == (1, "")
+    assert f"Error: there is no {path}" in err
+    assert not path.exists()
