@@ -345,7 +345,10 @@ class Run:
             result.latency_ms = percentiles(self.latencies)
         for app in self._slow:
             app.transport.resume_reading()
-        await asyncio.sleep(1.0 if self._slow else 0)
+        for _ in range(100):  # the server's goodbye has a deadline of its own
+            if all(app.lost for app in self._slow):
+                break
+            await asyncio.sleep(0.1)
         result.cut = sum(app.lost for app in self._slow)
         return result
 

@@ -167,11 +167,15 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def write_docs(found: Findings, page: Path, picture: Path) -> None:
-    """Put what was measured between the markers of `page`, and draw `picture`. Tables of what was left out stay."""
+    """Put what was measured between the markers of `page`, and draw `picture`. Tables of what was left out stay.
+
+    Machine and goals are those of the last run that measured everything.
+    """
     text = page.read_text("utf-8")
+    whole = all(found.of(shape.key, "hub") for shape in SHAPES) and found.latencies and found.catch_ups
     parts: Iterable[tuple[str, str]] = (
-        ("machine", machine() + "."),
-        ("goals", markdown(goal_table(found))),
+        ("machine", machine() + "." if whole else ""),
+        ("goals", markdown(goal_table(found)) if whole else ""),
         ("ratios", markdown(ratio_table(found)) if found.of("A", "hub") else ""),
         ("latency", markdown(latency_table(found)) if found.of("C", "hub") or found.latencies else ""),
         ("slow", markdown(slow_table(found)) if found.of("S", "hub") else ""),
