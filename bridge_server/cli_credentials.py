@@ -49,7 +49,14 @@ def servers_add(name: str, server_id: str | None, out: Path | None, hub_url: str
         bridge-server revoke NUMBER
     """
     with opened(options) as (config, credentials, as_json):
-        hand_over(config, *credentials.add_server(name, server_id), hub_url=hub_url, out=out, as_json=as_json)
+        hand_over(
+            config,
+            credentials,
+            lambda: credentials.add_server(name, server_id),
+            hub_url=hub_url,
+            out=out,
+            as_json=as_json,
+        )
 
 
 @servers.command("list", epilog=EXIT_CODES)
@@ -76,8 +83,14 @@ def devices_add(server_id: str, name: str, scopes: str, out: Path | None, hub_ur
     """Make a credential for an app called NAME that reads the home SERVER_ID. It is shown once."""
     wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()]
     with opened(options) as (config, credentials, as_json):
-        made = credentials.add_device(server_id, name, wanted)
-        hand_over(config, *made, hub_url=hub_url, out=out, as_json=as_json)
+        hand_over(
+            config,
+            credentials,
+            lambda: credentials.add_device(server_id, name, wanted),
+            hub_url=hub_url,
+            out=out,
+            as_json=as_json,
+        )
 
 
 @devices.command("list", epilog=EXIT_CODES)
@@ -101,7 +114,7 @@ def operators() -> None:
 def operators_add(name: str, out: Path | None, **options: Any) -> None:
     """Make a credential that may read /metrics. It is shown once."""
     with opened(options) as (config, credentials, as_json):
-        hand_over(config, *credentials.add_operator(name), hub_url=None, out=out, as_json=as_json)
+        hand_over(config, credentials, lambda: credentials.add_operator(name), hub_url=None, out=out, as_json=as_json)
 
 
 @operators.command("list", epilog=EXIT_CODES)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from bridge_server.auth import SCOPES, Credentials, Device, Entry, Identity, Operator, Server
 from bridge_server.config import Config
+from protocol.loopback import normal_origin
 
 EXIT_CODES = "Exit codes: 0 done, 1 it could not be done, 2 the command or a setting is wrong."
 
@@ -32,7 +34,21 @@ out_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the credential into this new file (mode 0600) instead of printing it.",
 )
-hub_url_option = click.option("--hub-url", help="The URL that goes into the credential; default: the public URL.")
+
+
+def _checked_url(_context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+    try:
+        good = url is None or (normal_origin(url) is not None and re.match(r"https?://[!-~]+\Z", url))
+    except ValueError:
+        good = False
+    if not good:
+        raise click.BadParameter("must start with http:// or https:// and name a host")
+    return url
+
+
+hub_url_option = click.option(
+    "--hub-url", callback=_checked_url, help="The URL that goes into the credential; default: the public URL."
+)
 
 
 def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,14 +72,38 @@ def opened(options: dict[str, Any]) -> Iterator[tuple[Config, Credentials, bool]
 
 
 def hand_over(
-    config: Config, identity: Identity, token: str, *, hub_url: str | None, out: Path | None, as_json: bool
+    config: Config,
+    credentials: Credentials,
+    make: Callable[[], tuple[Identity, str]],
+    *,
+    hub_url: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
-    """Print a new credential, or write it into the new file `out` and print the rest."""
-    facts = record(identity) | {"hub_url": hub_url or config.public_url or _listening_url(config)}
-    secret = facts | {"credential": token}
-    if out is not None:
-        _write_new(out, json.dumps(secret, indent=2) + "\n")
-        secret = facts | {"file": str(out)}
+    """Have `make` make a credential and print it, or write it into the new file `out` and print the rest.
+
+    None is made when `out` can't be created; one that can't be written is revoked.
+    """
+    file = None if out is None else _create(out)
+    made: Identity | None = None
+    try:
+        made, token = make()
+        facts = record(made) | {"hub_url": hub_url or config.public_url or _listening_url(config)}
+        secret = facts | {"credential": token}
+        if file is not None:
+            _write(file, json.dumps(secret, indent=2) + "\n")
+            secret = facts | {"file": str(out)}
+    except BaseException as error:
+        if out is not None:
+            out.unlink(missing_ok=True)
+            if made is not None:
+                credentials.revoke_credential(made.credential_id)
+                if isinstance(error, OSError):
+                    fail(f"{out} can't be written ({error.strerror}); it is removed, and its credential is revoked")
+        raise
+    finally:
+        if file is not None:
+            os.close(file)
     if as_json:
         print_json(secret)
         return
@@ -72,14 +112,18 @@ def hand_over(
         click.echo("The credential is not shown again. Keep it, or revoke it and make another.", err=True)
 
 
-def _write_new(path: Path, text: str) -> None:
+def _create(path: Path) -> int:
     try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        # The credential exists by now, but nobody has seen it; say so, so that it can be cleared away.
-        fail(f"{path} can't be created ({error.strerror}); revoke what was just made, and choose another --out")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
+        fail(f"{path} can't be created ({error.strerror}); nothing was made: choose another --out")
+
+
+def _write(file: int, text: str) -> None:
+    data = text.encode()
+    while data:
+        data = data[os.write(file, data) :]
+    os.fsync(file)  # some file systems say only here that there is no room
 
 
 def _listening_url(config: Config) -> str:

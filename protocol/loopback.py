@@ -5,6 +5,7 @@ same-origin (DNS rebinding). So the names in `Host` and `Origin` are checked bef
 header pairs are `request.headers.items()` in aiohttp and `request.headers.raw_items()` in websockets.
 """
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -79,7 +80,8 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
     """The client's address: the peer's or, behind trusted proxies, the last in X-Forwarded-For that is none of them.
 
     `peername` is what the transport says (a tuple whose first item is the address, or anything else for a Unix socket:
-    then "local"). An entry that is no address ends the walk: what a stranger wrote is never believed.
+    then "local"). An entry may carry a port, an IPv6 address brackets. One that is no address ends the walk: what a
+    stranger wrote is never believed.
     """
     address = _address(peername[0]) if isinstance(peername, tuple) and peername else None
     if address is None:
@@ -87,7 +89,7 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
     networks = _networks(trusted_proxies)
     chain = [part for name, value in headers if name.lower() == "x-forwarded-for" for part in value.split(",")]
     while chain and any(address in network for network in networks):
-        before = _address(chain.pop().strip())
+        before = _forwarded_address(chain.pop().strip())
         if before is None:
             break
         address = before
@@ -117,6 +119,15 @@ def _address(text: object) -> IPv4Address | IPv6Address | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
+
+
+def _forwarded_address(text: str) -> IPv4Address | IPv6Address | None:
+    # Some proxies write the port too (`1.2.3.4:5678`, `[::1]:1`), some only the brackets.
+    with_port = _WITH_PORT.fullmatch(text)
+    return _address((with_port[1] or with_port[2]) if with_port else text)
+
+
+_WITH_PORT = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::\d{1,5})?|(\d+\.\d+\.\d+\.\d+):\d{1,5}", re.ASCII)
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
 """The hub's command line: what it prints, what it returns, and that an error is one sentence."""
 
 import asyncio
+import errno
 import io
 import json
 import os
@@ -219,3 +220,47 @@ async def test_serve_says_where_it_listens_and_stops_on_a_signal(tmp_path: Path,
     assert process.returncode == 0, errors
     assert b"Traceback" not in errors
     assert not list((tmp_path / "s").glob("local-*.key"))
+
+
+def test_no_credential_is_made_for_a_file_that_cant_be(shell: Shell, tmp_path: Path) -> None:
+    code, out, err = shell("servers", "add", "Attic", "--out", str(tmp_path / "no" / "attic.json"))
+    assert (code, out) == (1, "")
+    assert "nothing was made" in err
+    assert not shell.credentials().servers()
+
+
+def test_no_file_is_left_for_a_credential_that_cant_be_made(shell: Shell, tmp_path: Path) -> None:
+    code, _, _ = shell("devices", "add", "a" * 26, "Phone", "--out", str(tmp_path / "phone.json"))
+    assert code == 1
+    assert not (tmp_path / "phone.json").exists()
+
+
+def test_a_credential_that_cant_be_written_is_revoked_and_nothing_else(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = shell.json("servers", "add", "Attic")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bridge_server.cli_parts.os.fsync", full)
+    path = tmp_path / "more.json"
+    code, out, err = shell("servers", "add", "Attic", "--server-id", home["server_id"], "--out", str(path))
+    assert (code, out) == (1, "")
+    assert "No space left on device" in err
+    assert "is revoked" in err
+    assert not path.exists()
+    first, second = shell.credentials().servers()
+    assert first.revoked_at is None
+    assert second.revoked_at is not None
+
+
+@pytest.mark.parametrize(
+    "url", ["garbage", "hub.example", "ftp://hub.example", "http://", "https:///x", "http://a b", ""]
+)
+@pytest.mark.parametrize("words", [("servers", "add", "Attic"), ("devices", "add", "a" * 26, "Phone")])
+def test_a_hub_url_that_is_none_is_refused(shell: Shell, words: tuple[str, ...], url: str) -> None:
+    code, out, err = shell(*words, "--hub-url", url)
+    assert (code, out) == (2, "")
+    assert "--hub-url" in err
+    assert not (shell.state / "hub.db").exists()
