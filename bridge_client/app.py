@@ -21,7 +21,7 @@ from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, Config
-from bridge_client.cursor import CursorFile, SavedCursor
+from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
@@ -212,7 +212,7 @@ def saved_cursor(config: Config) -> SavedCursor | None:
 async def status(config: Config) -> dict[str, Any]:
     """How the home stands, whether it runs or not: docs/cli.md explains each member. Makes no file.
 
-    Raises StoreError, DamagedCursor, BadKeyFile.
+    Raises StoreError, BadKeyFile.
     """
     credential = kept_credential(config, config.credential_path)
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
@@ -222,7 +222,11 @@ async def status(config: Config) -> dict[str, Any]:
         if config.store_path.exists():
             async with open_store(config) as store:
                 facts |= {"epoch": store.epoch, "head_id": await store.head()}
-    cursor = saved_cursor(config)
+    cursor, facts["cursor_error"] = None, None
+    try:
+        cursor = saved_cursor(config)
+    except DamagedCursor as error:
+        facts["cursor_error"] = str(error)
     if cursor is not None and config.source is not None:
         facts["epoch"] = cursor.epoch
     same = cursor is not None and cursor.epoch == facts["epoch"]
@@ -243,7 +247,8 @@ async def status(config: Config) -> dict[str, Any]:
         for name in ("head_id", "acked_id"):
             facts[name] = None if running.get(name) is None else int(running[name])
         facts["head_known"] = True
-    facts["waiting"] = (facts["head_id"] or 0) - (facts["acked_id"] or 0) if facts["head_known"] else None
+    known = facts["head_known"] and (running is not None or facts["cursor_error"] is None)
+    facts["waiting"] = (facts["head_id"] or 0) - (facts["acked_id"] or 0) if known else None
     facts["lag"]["events"] = facts["waiting"]
     facts["hub"] = await hub_state(hub_url)
     return facts

@@ -120,6 +120,8 @@ def watch(
 
     Drops are bridged: what happened meanwhile follows in its place. What can't follow is said on standard error.
     """
+    if epoch is not None and since is None:
+        raise click.UsageError("--epoch goes with --since: name the event id to resume behind")
     config = Config.from_env(**{"log_level": "WARNING"} | {k: v for k, v in options.items() if v is not None})
     logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
     try:

@@ -155,6 +155,7 @@ def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
     lag, waiting = facts["lag"], facts["waiting"]
     since = "" if lag["seconds"] is None or not waiting else f", the oldest for {lag['seconds']:.1f} s"
     age = facts["last_ack_age_seconds"]
+    unacknowledged = "nothing yet" if facts["cursor_error"] is None else f"unknown: {facts['cursor_error']}"
     running = f"yes, pid {facts['pid']}" if facts["running"] else "no"
     connected = {
         None: "unknown: the home is not running",
@@ -165,7 +166,7 @@ def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         ("source", facts["source"]),
         ("epoch", facts["epoch"] or "no store yet"),
         ("last event", facts["head_id"] or ("no event yet" if facts["head_known"] else "unknown")),
-        ("acknowledged", facts["acked_id"] or "nothing yet"),
+        ("acknowledged", facts["acked_id"] or unacknowledged),
         ("last ack", "never" if age is None else f"{age:.1f} s ago"),
         ("lag", "unknown" if waiting is None else f"{waiting} event{'s' if waiting != 1 else ''}{since}"),
         ("home", facts["server_id"] or "not enrolled"),

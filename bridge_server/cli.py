@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sqlite3
 import sys
 from typing import Any
@@ -57,6 +58,8 @@ def serve(as_json: bool, **options: Any) -> None:
     open_files.raise_limit(config.max_connections)
     try:
         uvloop.run(_serve(config, as_json))
+    except socket.gaierror as error:
+        fail(f"{config.host!r} names no address of this machine ({error.strerror}); choose another --host")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             fail(f"port {config.port} on {config.host} is taken; stop what listens there, or choose another --port")

@@ -98,6 +98,7 @@ def test_a_credential_goes_to_its_own_hub_only(shell: Shell) -> None:
         (("ingest", "/nowhere/at/all"), 1, "/nowhere/at/all"),
         (("ingest",), 2, "FILES"),
         (("watch", "--since", "007"), 2, "--since"),
+        (("watch", "--epoch", "e"), 2, "--epoch goes with --since"),
         (("watch",), 1, "bridge-server devices add"),
         (("nonsense",), 2, "nonsense"),
     ],

@@ -14,6 +14,7 @@ import pytest
 
 from bridge_client import keys, local_token
 from bridge_client.api import address
+from bridge_client.config import Config
 from bridge_client.keys import Credential
 from bridge_server.app import Hub
 from tests.support.home_commands import run, serving
@@ -260,3 +261,16 @@ async def test_a_credential_file_that_was_named_has_to_be_there(home: Home, tmp_
     assert (code, out) == (1, "")
     assert f"Error: there is no {path}" in err
     assert not path.exists()
+
+
+async def test_status_goes_on_past_a_damaged_cursor(home: Home, tmp_path: Path) -> None:
+    await home.ingest(tmp_path, 3)
+    path = Config(state_dir=home.state).cursor_path
+    path.write_bytes(b"{nonsense")
+    facts = await home.facts()
+    assert (facts["head_id"], facts["acked_id"], facts["waiting"], facts["hub"]) == (3, None, None, "ready")
+    assert f"{path} is damaged" in facts["cursor_error"]
+    code, out, err = await run(*home.words("status"))
+    assert (code, err) == (0, "")
+    assert re.search(r"^acknowledged +unknown: .* is damaged", out, re.MULTILINE)
+    assert "ready" in out

@@ -264,3 +264,10 @@ def test_a_hub_url_that_is_none_is_refused(shell: Shell, words: tuple[str, ...],
     assert (code, out) == (2, "")
     assert "--hub-url" in err
     assert not (shell.state / "hub.db").exists()
+
+
+def test_serve_names_a_host_that_is_none(shell: Shell) -> None:
+    code, out, err = shell("serve", "--host", "nosuch.invalid", "--port", "0")
+    assert (code, out) == (1, "")
+    assert "nosuch.invalid" in err
+    assert "choose another --host" in err
