@@ -255,13 +255,13 @@ async def status(config: Config) -> dict[str, Any]:
 
 
 async def hub_state(hub_url: str) -> str:
-    """What the hub says of itself: "ready", "draining", or why it can't be asked."""
+    """What the hub says of itself, or why it can't be asked; "ready" when all is well."""
     try:
         async with (
             aiohttp.ClientSession() as session,
             session.get(hub_url.rstrip("/") + "/ready", timeout=HUB_TIMEOUT, allow_redirects=False) as response,
         ):
-            states = {200: "ready", 503: "draining"}
+            states = {200: "ready", 503: "not ready: it is stopping, or can't read its database"}
             return states.get(response.status, f"answers {response.status}: something else is at that URL")
     except (aiohttp.ClientError, TimeoutError) as error:
         return f"can't be reached: {error or type(error).__name__}"

@@ -220,7 +220,7 @@ async def _ready(session: aiohttp.ClientSession, url: str) -> str | None:
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
     status = said.get("status") if isinstance(said, dict) else None
-    return status if status in ("ready", "draining") else None
+    return status if status in ("ready", "draining", "failing") else None
 
 
 async def _upgrade(session: aiohttp.ClientSession, url: str) -> Finding:
