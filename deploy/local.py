@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import random
 import shutil
 import signal
 import socket
@@ -124,13 +125,22 @@ class Tunnel:
         asyncio.get_running_loop().call_later(seconds, self._light.set)
 
 
+class Impatient(random.Random):
+    """Waits no longer than a second: the back-off of a socket lost every few seconds would soon outlast the show."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return super().uniform(a, min(b, 1.0))
+
+
 class Phone:
     """The app: prints a line per event, drives into the tunnel once in each request, and keeps count."""
 
     def __init__(self, credential: Credential, tunnel_seconds: float) -> None:
         self._tunnel = Tunnel()
         self._tunnel_seconds = tunnel_seconds
-        self._client = AppClient(credential.hub_url, credential.credential, credential.server_id, dial=self._tunnel)
+        self._client = AppClient(
+            credential.hub_url, credential.credential, credential.server_id, dial=self._tunnel, rng=Impatient()
+        )
         self._left_at: Place | None = None
         self._missed = 0
         self._drops = 0
@@ -247,19 +257,23 @@ async def demonstrate(run: Path, port: int, once: bool, fast: bool) -> None:
 
 
 async def invite(config: Config, shown: asyncio.Event) -> None:
-    """Show a pairing code of the home, and another when one ended unused, until an app has paired."""
+    """Show a pairing code of the home, and another whenever one was used or ended, until nobody came for an hour."""
     kept = keys.load(config.credential_path)
     if kept is None:
         raise Failed(f"the home left no credential in {config.credential_path}")
     async with aiohttp.ClientSession() as session:
-        async for news in pairing.invitations(pairing.HomeApi(kept, session)):
-            if isinstance(news, pairing.Invitation):
-                say("viewer", f"is at {kept.hub_url}/ and opens with the code {news.code}, or by this link:")
-                say("viewer", news.link)
-                print(news.qr, flush=True)
-                shown.set()
-            else:
-                say("viewer", f"paired as {harmless(news.name)}")
+        came = True
+        while came:
+            came = False
+            async for news in pairing.invitations(pairing.HomeApi(kept, session)):
+                if isinstance(news, pairing.Invitation):
+                    say("viewer", f"is at {kept.hub_url}/ and opens with the code {news.code}, or by this link:")
+                    say("viewer", news.link)
+                    print(news.qr, flush=True)
+                    shown.set()
+                else:
+                    say("viewer", f"paired as {harmless(news.name)}; another may come:")
+                    came = True
 
 
 async def make_app(run: Path, url: str, server_id: str) -> Credential:

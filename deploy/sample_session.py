@@ -59,7 +59,8 @@ def turn(number: int) -> Iterator[tuple[float, Event]]:
     yield 0.2, {"type": "request_started", **request, "stream": True}
     yield from _reply(request, FIRST_THOUGHT)
 
-    calls = [("call-log", "read_log", {"device": "watering", "lines": 5}), ("call-sky", "weather", {"night": "last"})]
+    log_call, sky_call = f"call-log-{number}", f"call-sky-{number}"
+    calls = [(log_call, "read_log", {"device": "watering", "lines": 5}), (sky_call, "weather", {"night": "last"})]
     yield (
         0.3,
         {
@@ -70,15 +71,15 @@ def turn(number: int) -> Iterator[tuple[float, Event]]:
             ],
         },
     )
-    log = _tool_message("call-log", "read_log", "\n".join(LOG))
-    yield 0.2, _tool_partial(request, "call-log", "start", {"part": "opening the controller's log"})
+    log = _tool_message(log_call, "read_log", "\n".join(LOG))
+    yield 0.2, _tool_partial(request, log_call, "start", {"part": "opening the controller's log"})
     for line in LOG:
-        yield 0.35, _tool_partial(request, "call-log", "stream", {"part": line + "\n"})
-    yield 0.1, _tool_partial(request, "call-log", "end", {"result": log})
-    sky = _tool_message("call-sky", "weather", json.dumps(WEATHER))
+        yield 0.35, _tool_partial(request, log_call, "stream", {"part": line + "\n"})
+    yield 0.1, _tool_partial(request, log_call, "end", {"result": log})
+    sky = _tool_message(sky_call, "weather", json.dumps(WEATHER))
     sky["metadata"]["display"] = {"type": "text", "content": "no rain last night, low of 17.5 °C"}
-    yield 0.1, _tool_partial(request, "call-sky", "start", {"part": "asking the roof station"})
-    yield 0.9, _tool_partial(request, "call-sky", "end", {"result": sky})
+    yield 0.1, _tool_partial(request, sky_call, "start", {"part": "asking the roof station"})
+    yield 0.9, _tool_partial(request, sky_call, "end", {"result": sky})
     yield 0.1, {"type": "tool_results", **request, "messages": [log, sky]}
 
     yield 0.4, _notification(number)
@@ -109,9 +110,9 @@ def _tool_message(call: str, name: str, content: str) -> Event:
 
 def _notification(number: int) -> Event:
     record = {
-        "id": f"notification-{number}",
+        "id": "notification-watering",  # the same key while it is pending: the same record, updated
         "key": "watering.skipped",
-        "revision": 1,
+        "revision": number,
         "status": "pending",
         "severity": "warning",
         "title": "Watering skipped",
@@ -122,7 +123,7 @@ def _notification(number: int) -> Event:
     }
     display = {"title": record["title"], "body": record["body"], "presentation": "inline", "session_id": SESSION}
     return {
-        "type": "session_notification_created",
+        "type": "session_notification_created" if number == 1 else "session_notification_updated",
         "session_id": SESSION,
         "notification": record,
         "display": display,

@@ -25,14 +25,15 @@ SECRET = re.compile(r"(?i)password|secret|token|credential|api_?key")
 def checked_command(words: list[str]) -> None:
     """Fail unless our program of that name takes these words: every command and every option is one of its own."""
     command: click.Command = PROGRAMS[Path(words[0]).name][0]
-    context = click.Context(command, info_name=words[0])
+    context = click.Context(command, info_name=words[0], **command.context_settings)
     rest = words[1:]
     while isinstance(command, click.Group):
         name = rest.pop(0)
         found = command.get_command(context, name)
         assert found is not None, f"{words[0]} has no command {name}"
         command = found
-    command.make_context(words[0], rest, resilient_parsing=False)
+    # Without its parent a command would make its help option anew, and keep it for every later test.
+    command.make_context(command.name, rest, parent=context)
 
 
 def checked_settings(program: str, variables: Mapping[str, str]) -> Any:

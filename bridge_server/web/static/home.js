@@ -146,10 +146,9 @@ export class Home {
     this.#writing = this.#writing
       .then(() => this.#journal?.write(this.id, records, cursor.epoch, cursor))
       .catch(() => {
-        // No room: what is kept would have a hole. Forget it; the next visit asks the hub.
-        const journal = this.#journal;
+        // No room, or the page is being left. What was kept before stays, with its cursor; nothing is kept behind it, for
+        // that would leave a hole: the next visit asks the hub from there.
         this.#journal = null;
-        return journal?.forget(this.id).catch(() => {});
       });
     return this.#writing;
   }

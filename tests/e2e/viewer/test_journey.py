@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import WebSocket, expect
+from playwright.async_api import BrowserContext, WebSocket, expect
 
 from deploy.sample_session import ANSWER, FIRST_THOUGHT, QUESTION, turn
 from tests.e2e.viewer.stage import Scene, expect_kept, expect_messages, messages, open_session, state, tell
@@ -220,7 +220,7 @@ async def test_revoked_while_away_is_said_although_the_upgrade_only_fails(scene:
         assert scene.cable.accepted - accepted < 12, "it went on trying"
 
 
-async def test_a_reload_goes_on_behind_its_cursor(scene: Scene) -> None:
+async def test_a_reload_goes_on_behind_its_cursor(scene: Scene, profile: BrowserContext) -> None:
     joins: list[dict[str, Any]] = []
 
     def watch(socket: WebSocket) -> None:
@@ -228,7 +228,7 @@ async def test_a_reload_goes_on_behind_its_cursor(scene: Scene) -> None:
 
     async with scene.home() as home:
         await tell(home, 1, 2, 3)
-        page = await scene.paired()
+        page = await scene.paired(await profile.new_page())
         await open_session(page)
         await expect_messages(page, 1, 2, 3)
         await expect_kept(page, 3)
