@@ -73,7 +73,8 @@ export class Journal {
    * @param {import("./bridge.js").Cursor} cursor
    */
   async write(server, records, epoch, cursor) {
-    const transaction = this.#db.transaction(["records", "homes"], "readwrite");
+    // Not the default "relaxed": what was written just before the page is left should be there on the next visit.
+    const transaction = this.#db.transaction(["records", "homes"], "readwrite", { durability: "strict" });
     const [homes, store] = [transaction.objectStore("homes"), transaction.objectStore("records")];
     const end = finished(transaction);
     end.catch(() => {}); // it is awaited below, unless a request fails first

@@ -18,6 +18,10 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-proxy-server"),
 )
+FLUSH_MS = 1500
+"""Chromium drops a database that is only milliseconds old when its last page is left (the viewer then asks the hub for
+all again). When it is safe is nothing that a page can see."""
+
 PHONE: Any = {"width": 390, "height": 844}
 DESKTOP: Any = {"width": 1180, "height": 760}
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import BrowserContext, WebSocket, expect
 
 from deploy.sample_session import ANSWER, FIRST_THOUGHT, QUESTION, turn
-from tests.e2e.viewer.stage import Scene, expect_kept, expect_messages, messages, open_session, state, tell
+from tests.e2e.viewer.stage import FLUSH_MS, Scene, expect_kept, expect_messages, messages, open_session, state, tell
 from tests.support.running_hub import running_hub
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.asyncio(loop_scope="module")]
@@ -232,6 +232,7 @@ async def test_a_reload_goes_on_behind_its_cursor(scene: Scene, profile: Browser
         await open_session(page)
         await expect_messages(page, 1, 2, 3)
         await expect_kept(page, 3)
+        await page.wait_for_timeout(FLUSH_MS)
         page.on("websocket", watch)
         await page.goto("about:blank")
         await tell(home, 4, 5)
