@@ -284,7 +284,8 @@ async def test_server_status_is_told_once_a_home_was_away_for_the_grace_period()
     await asyncio.sleep(60)
     assert statuses(app) == [True, False]
     told = [got.payload for got in app.all() if got.event == "server_status"][-1]
-    assert told == {"online": False, "since": bench.clock.shown(left), "last_event_at": at, "epoch": "E", "head_id": "0"}
+    since = bench.clock.shown(left)
+    assert told == {"online": False, "since": since, "last_event_at": at, "epoch": "E", "head_id": "0"}
 
 
 @virtual_time
