@@ -9,6 +9,7 @@ keeps one alive would send an upgrade where nobody expects it. One timer serves 
 import asyncio
 import logging
 import re
+import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -36,6 +37,10 @@ _silent.propagate = False
 _silent.setLevel(logging.CRITICAL + 1)
 
 MAX_HEAD: Final = 16 * 1024
+
+SEND_BUFFER: Final = 128 * 1024
+"""Bytes the kernel may hold for a connection, beyond every count of ours: so it is little."""
+
 _UPGRADE = re.compile(rb"\r\n[Uu][Pp][Gg][Rr][Aa][Dd][Ee][ \t]*:[^\r\n]*[Ww][Ee][Bb][Ss][Oo][Cc][Kk][Ee][Tt]")
 
 
@@ -75,6 +80,8 @@ class Port:
         """Listen; the address and port listened on. Raises OSError when it can't."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Split(self), host, port, reuse_address=True, backlog=4096)
+        for listening in self._server.sockets:  # every connection inherits it
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._timer = loop.call_later(self._period, self._tick)
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])

@@ -33,7 +33,6 @@ CLOSE_SECONDS: Final = 5.0
 """How long a peer may take to answer or take a goodbye before the connection is aborted."""
 
 WRITE_HIGH: Final = 64 * 1024
-SEND_BUFFER: Final = 128 * 1024
 
 _FAULTS: Final = frozenset({1002, 1003, 1007, 1009})
 
@@ -97,9 +96,6 @@ class WebSocketDriver(asyncio.Protocol):
         self._opcode = Opcode.TEXT
         self._reading = True
         self._rest = b""
-        # The kernel may hold this much beyond every count of ours, so it is little.
-        if (raw := transport.get_extra_info("socket")) is not None:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
 
     def started(self, rest: bytes) -> None:
