@@ -100,7 +100,9 @@ def event(number: int, size: int, now: int | None = None) -> str:
 
 
 def percentiles(nanoseconds: Sequence[int]) -> dict[str, float]:
-    """p50, p99, max and mean in milliseconds."""
+    """p50, p99, max and mean in milliseconds. Raises RuntimeError when nothing arrived."""
+    if not nanoseconds:
+        raise RuntimeError("not one event arrived at an app")
     ordered = sorted(nanoseconds)
     picked = {name: ordered[int((len(ordered) - 1) * part)] for name, part in (("p50", 0.5), ("p99", 0.99), ("max", 1))}
     return {name: value / 1e6 for name, value in (*picked.items(), ("mean", statistics.fmean(ordered)))}

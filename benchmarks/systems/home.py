@@ -21,6 +21,7 @@ from bridge_client.app import forwarding, open_store
 from bridge_client.config import Config
 from bridge_client.forwarder import Forwarder
 from bridge_client.keys import Credential
+from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore
 
 
@@ -37,7 +38,7 @@ async def main(directory: Path, count: int, rate: float, size: int) -> None:
             await store.publish(body(1, size))
             await until(lambda: forwarder.status.acked_id is not None)
         await fill(store, count, size)
-        async with forwarding(config, credential, store) as forwarder:
+        async with forwarding(config, credential, StoreSource(store)) as forwarder:
             print(json.dumps({"started": time.monotonic_ns()}), flush=True)
             await forwarder.run()
 
@@ -45,9 +46,11 @@ async def main(directory: Path, count: int, rate: float, size: int) -> None:
 @asynccontextmanager
 async def connected(config: Config, credential: Credential, store: EventStore) -> AsyncIterator[Forwarder]:
     """A forwarder at work, joined; cut off at the end."""
-    async with forwarding(config, credential, store) as forwarder:
+    async with forwarding(config, credential, StoreSource(store)) as forwarder:
         running = asyncio.ensure_future(forwarder.run())
         await until(lambda: forwarder.status.connected_since is not None or running.done())
+        if running.done():
+            running.result()  # says why
         await asyncio.sleep(0.5)
         try:
             yield forwarder
