@@ -28,7 +28,7 @@ run: $(EDITABLE) ## start a hub, a home with a sample agent, and an app on this 
 	@exec .venv/bin/python -m deploy.local $(ARGS)
 
 test: $(EDITABLE) $(CLIENTS) $(JS_IF_NPM) ## run the whole suite (ARGS="-k resume" for a part of it)
-	@exec .venv/bin/python -m pytest $(ARGS)
+	@exec .venv/bin/python -m pytest --numprocesses auto --dist loadgroup $(ARGS)
 
 bench: $(BENCH) ## measure the hub, write docs/performance.md (ARGS="A B --rounds 1" for a part; needs cc and Linux)
 	@exec .venv-bench/bin/python -m benchmarks --write $(ARGS)
