@@ -92,7 +92,8 @@ async def running(folder: Path) -> AsyncIterator[Bench]:
         hub = await bench.start("bridge_server.cli", "serve", "--port", "0", "--json", "--log-level", "DEBUG")
         bench.url = (await line(hub))["url"]
         home = await bench.start(
-            "bridge_client.cli", "serve", "--name", "Attic", "--json", "--log-level", "DEBUG", "--hub-url", bench.url
+            *("bridge_client.cli", "serve", "--name", "Attic", "--api-port", "0"),
+            *("--json", "--log-level", "DEBUG", "--hub-url", bench.url),
         )
         await line(home)
         yield bench
