@@ -71,6 +71,9 @@ class _Membership:
         peer = self.peer
         form = Form(peer.codec, self.topic, self.channel.head, peer.outbox.transport.wrap)
         listener = peer.hub.listen(pubsub_topic, self.channel, form, peer.outbox, filter, self._crash)
+        if self.ended:
+            peer.hub.forget(listener)  # nothing would end it
+            return listener
         self._listeners += (listener,)
         peer.outbox.listeners += (listener,)
         return listener

@@ -13,8 +13,8 @@ channels, tells the diffs, and keeps the time. Three promises:
   the hub starts is not present.
 - *No flapping.* Whoever lost the connection stays for `grace` seconds, and who returns meanwhile takes the old place.
   Who left in order, or was silent for the whole idle timeout, goes at once.
-- *Bounded.* A topic tells its changes at most once in `window` seconds, whatever comes and goes, and lists at most
-  `limit` presences; what comes beyond is not listed, and what nobody watches is not told.
+- *Bounded.* A topic tells its changes at most once in `window` seconds, whatever comes and goes, and its state to at
+  most `NEWCOMERS` at a time. It lists at most `limit` presences; what comes beyond is not listed.
 """
 
 import asyncio
@@ -35,6 +35,9 @@ WINDOW_SECONDS: Final = 1.0
 LIMIT: Final = 256
 """Presences listed on one topic. With names of 64 characters that is a state of some 50 KB."""
 
+NEWCOMERS: Final = 500
+"""Watchers of one topic that are told its state in one window: when thousands come back at once, others have a turn."""
+
 _COMES_BACK: Final = frozenset({"closed", "failed", "replaced"})
 """Ends of a channel after which its client joins again by itself."""
 
@@ -45,6 +48,9 @@ class _Meta:
     __slots__ = ("data", "key", "previous", "ref")
 
     def __init__(self, key: str, fields: Mapping[str, Any], ref: str, previous: str | None) -> None:
+        if not isinstance(key, str):
+            raise TypeError(f"a presence's key is a text, not {key!r}")  # rule 67
+        encode(key)  # raises now what nobody could handle later
         self.key = key
         self.ref = ref
         self.previous = previous
@@ -142,6 +148,11 @@ class Roster:
         self._joins, self._leaves = {}, {}
         return encode({"joins": _by_key(joins), "leaves": _by_key(leaves)})
 
+    def forget_diff(self) -> None:
+        """Nobody is to be told what changed so far."""
+        self._joins.clear()
+        self._leaves.clear()
+
     def state(self) -> bytes:
         """Everybody, as the payload of a `presence_state`. Call `take_diff` before: it is included."""
         if self._state is None:
@@ -234,8 +245,8 @@ class Presence:
     def watch(self, socket: Socket) -> None:
         """Push this channel the `presence_state` of its topic, then every `presence_diff`, until it ends.
 
-        Call it once, in `joined` or later. The state comes at the end of this turn of the loop, or with the next diff
-        for the others when that is not due yet; nothing of presence comes before it.
+        Call it once, in `joined` or later. The state comes at the end of this turn of the loop, or when the others get
+        their next diff (later still if very many come at once); nothing of presence comes before it.
         """
         place = self._place(socket.topic)
         place.newcomers.append((socket, socket.listen(_pubsub(socket.topic))))
@@ -286,9 +297,10 @@ class Presence:
     def _arm(self, topic: str, place: _Place) -> None:
         """See to it that the topic is told when it is due, and forgotten when nothing is left of it."""
         roster, due = place.roster, place.roster.deadline
-        if roster.changed and not self._topics.heard(_pubsub(topic)):
-            roster.take_diff()  # nobody watches: there is nobody to tell, and no quiet time to keep
-        elif roster.changed or place.newcomers:
+        if not self._topics.heard(_pubsub(topic)):
+            roster.forget_diff()
+            place.newcomers.clear()
+        if roster.changed or place.newcomers:
             due = place.quiet_until if due is None else min(due, place.quiet_until)
         elif due is None and not roster and place.quiet_until > self._now():
             due = place.quiet_until  # forgotten sooner, it would tell the next change too soon
@@ -311,11 +323,11 @@ class Presence:
         now, roster = self._now(), place.roster
         roster.expire(now)
         waiting = roster.changed or place.newcomers
-        if waiting and place.quiet_until <= now and self._topics.heard(_pubsub(topic)):
+        if waiting and now >= place.quiet_until and self._topics.heard(_pubsub(topic)):
             place.quiet_until = now + self._window
             if diff := roster.take_diff():
                 self._topics.publish(_pubsub(topic), Message("presence_diff", diff))
-            newcomers, place.newcomers = place.newcomers, []
+            newcomers, place.newcomers = place.newcomers[:NEWCOMERS], place.newcomers[NEWCOMERS:]
             state = Raw(roster.state())
             for socket, listener in newcomers:
                 socket.push("presence_state", state)
