@@ -70,6 +70,8 @@ class RoomChannel(_Broadcasting):
             return Ok({"got": payload, "uid": self.socket.query.get("uid")})
         if name == "binjoin":
             return Ok(BYTES)
+        if name == "binrefuse":
+            return Refuse(BYTES)
         if name == "pushinjoin":
             self.broadcast(self.socket.topic, "early", Raw(b"{}"))
         if name == "auth":
