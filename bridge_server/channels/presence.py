@@ -214,7 +214,7 @@ class Presence:
         self._topics = topics
         self._now = now
         self._grace = grace
-        self._window = window
+        self.window = window
         self._limit = limit
         self._places: dict[str, _Place] = {}
         prefix, numbers = secrets.token_urlsafe(6), count(1)
@@ -324,7 +324,7 @@ class Presence:
         roster.expire(now)
         waiting = roster.changed or place.newcomers
         if waiting and now >= place.quiet_until and self._topics.heard(_pubsub(topic)):
-            place.quiet_until = now + self._window
+            place.quiet_until = now + self.window
             if diff := roster.take_diff():
                 self._topics.publish(_pubsub(topic), Message("presence_diff", diff))
             newcomers, place.newcomers = place.newcomers[:NEWCOMERS], place.newcomers[NEWCOMERS:]
