@@ -257,4 +257,4 @@ class Clients(RuleBasedStateMachine):
 
 
 TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+TestClients.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
