@@ -12,7 +12,8 @@ from bridge_server import enrol
 from bridge_server.api import Api, error
 from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
 from bridge_server.channels import Router
-from bridge_server.channels.app import AppChannel
+from bridge_server.channels.app import AppChannel, show_home
+from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
@@ -28,6 +29,7 @@ from bridge_server.transports.port import Port
 from bridge_server.web import routes as viewer
 from protocol import loopback
 from protocol.errors import API_ERRORS
+from protocol.topics import app_topic
 
 log = logging.getLogger("bridge_server")
 _http_log = logging.getLogger("bridge_server.silent")
@@ -44,8 +46,8 @@ EXPIRY_SECONDS: Final = 60.0
 class Hub:
     """One hub: `async with Hub(config) as hub` listens on entry and ends every connection on exit.
 
-    `router` may be given channels of an embedder before entry; ours are `server:*` and `app:*`. `mounts` adds further
-    paths beside `/socket`.
+    `router` may be given channels of an embedder before entry; ours are `server:*` and `app:*`. Such channels publish
+    through `topics` and show who is there through `presence`. `mounts` adds further paths beside `/socket`.
     """
 
     def __init__(
@@ -61,9 +63,11 @@ class Hub:
         self.credentials = credentials or Credentials(self.config.database_path)
         self.router = Router()
         self.topics = Topics(MemoryPubSub())
+        self.presence = Presence(self.topics, self.clock.now, grace=self.config.presence_grace)
         self.homes = Homes(
             MemoryHistory(self.config.history_events, self.config.history_bytes, self.config.history_seconds),
             self.clock.now,
+            lambda home: show_home(home, self.presence, self.clock),
         )
         self.budget = Budget()
         self.port = 0
@@ -92,7 +96,7 @@ class Hub:
         on_loopback = config.host in loopback.LOOPBACK_NAMES
         hosts = loopback.expected_hosts(config.public_url) if on_loopback else None
         self.router.add("server:*", lambda socket: ServerChannel(socket, self.topics, self.homes, config, self.clock))
-        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, config, self.clock))
+        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, self.presence, config, self.clock))
         mount = Mount(
             "/socket",
             self.router,
@@ -208,6 +212,8 @@ class Hub:
                 identity = driver.peer.identity if driver.peer is not None else None
                 if identity is not None and identity.credential_id in credential_ids:
                     driver.close(1001, "credential_revoked")
+                    if isinstance(identity, Device):
+                        self.presence.expel(app_topic(identity.server_id), identity.device_id)
 
     async def _expire(self) -> None:
         while True:

@@ -94,6 +94,9 @@ class Config:
     status_grace: Annotated[float, Meta(ge=0)] = 5.0
     """How long a home may be away before its apps are told that it is offline."""
 
+    presence_grace: Annotated[float, Meta(ge=0)] = 15.0
+    """How long a device that lost its connection is still shown as watching, in case it comes back."""
+
     cold_wait: Seconds = 10.0
     """How long an app whose cursor this hub can't judge waits for the home before it is told `hub_reset`."""
 

@@ -88,7 +88,9 @@ OPEN = Verdict(None)
 class Home:
     """One home as this hub sees it. Synchronous: every method leaves it consistent, so no lock is needed."""
 
-    def __init__(self, server_id: str, history: History, now: float) -> None:
+    def __init__(
+        self, server_id: str, history: History, now: float, shown: Callable[["Home"], None] | None = None
+    ) -> None:
         self.server_id = server_id
         self.name: str | None = None
         self.link = 0
@@ -106,6 +108,7 @@ class Home:
         self.alarm: asyncio.TimerHandle | None = None
         self.last_event_at: float | None = None
         self._history = history
+        self._on_shown = shown
         self._takeovers: deque[float] = deque()
         self._epoch_changes: deque[float] = deque()
 
@@ -155,7 +158,9 @@ class Home:
         previous, self.holder = self.holder, holder
         self.link += 1
         self.instance, self.absent_since = instance, None
-        self.name = name or self.name
+        renamed, self.name = name not in (None, self.name), name or self.name
+        if renamed and self.shown_online and self._on_shown is not None:
+            self._on_shown(self)
         self.stated_epoch, self.stated_head = epoch, head
         if changed or self.epoch is None:
             self.epoch, self.log = epoch, None
@@ -190,6 +195,8 @@ class Home:
     def _show(self, online: bool, since: float) -> None:
         if self.shown_online != online:
             self.shown_online, self.shown_since = online, since
+            if self._on_shown is not None:
+                self._on_shown(self)
             for watcher in tuple(self.watchers):
                 watcher.status_changed()
 
@@ -265,12 +272,16 @@ class Home:
 
 
 class Homes:
-    """Every home this hub has met since it started. `hub_epoch` changes with each start: the live tier starts empty."""
+    """Every home this hub has met since it started. `hub_epoch` changes with each start: the live tier starts empty.
 
-    def __init__(self, history: History, now: Callable[[], float]) -> None:
+    `shown` is called with a home when what apps are told of it (that it is there, since when, its name) has changed.
+    """
+
+    def __init__(self, history: History, now: Callable[[], float], shown: Callable[[Home], None] | None = None) -> None:
         self.hub_epoch = secrets.token_urlsafe(9)
         self.events = 0
         self._history = history
+        self._shown = shown
         self._started = now()
         self._homes: dict[str, Home] = {}
 
@@ -278,7 +289,7 @@ class Homes:
         """The home with this id, which a credential vouches for."""
         home = self._homes.get(server_id)
         if home is None:
-            home = self._homes[server_id] = Home(server_id, self._history, self._started)
+            home = self._homes[server_id] = Home(server_id, self._history, self._started, self._shown)
         return home
 
     def __iter__(self) -> Iterator[Home]:

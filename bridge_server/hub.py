@@ -71,13 +71,11 @@ class Form(NamedTuple):
         return frame
 
     def _encode(self, message: Message) -> Encoded:
-        if message.binary:
-            return self.codec.broadcast(self.topic, message.event, message.payload)
         tail = message._tails.get((self.codec, self.topic))
         if tail is None:
-            tail = self.codec.tail(self.topic, message.event, message.payload)
-            message._tails[self.codec, self.topic] = tail
-        return Encoded(self.head + tail)
+            shared = self.codec.broadcast if message.binary else self.codec.tail
+            tail = message._tails[self.codec, self.topic] = shared(self.topic, message.event, message.payload)
+        return Encoded(tail, True) if message.binary else Encoded(self.head + tail)
 
 
 class Filter(NamedTuple):
@@ -356,6 +354,10 @@ class Hub:
     def publish(self, topic: str, message: Message) -> None:
         """Send a message to every listener of a topic, in the order of the calls."""
         self._pubsub.publish(topic, message)
+
+    def heard(self, topic: str) -> bool:
+        """Whether a topic has a listener on this hub, live or held."""
+        return topic in self._topics
 
     def listeners(self, topic: str) -> tuple[Listener, ...]:
         """The listeners of a topic on this hub."""

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from bridge_server.auth import Identity
@@ -21,7 +21,7 @@ from bridge_server.transports import Transport
 from protocol import frames, server
 from protocol.codec import Codec
 from protocol.errors import ProtocolError
-from protocol.frames import Binary
+from protocol.frames import Binary, Payload
 from protocol.server import JoinRequested, LeaveRequested, PushReceived, ServerConnection
 from protocol.topics import check_name
 
@@ -34,7 +34,7 @@ MAX_WAITING = 1000
 class _Membership:
     """A channel of this peer at work. Is the `Socket` that the channel sees."""
 
-    __slots__ = ("_busy", "_listeners", "_tasks", "_waiting", "channel", "ended", "handler", "peer", "topic")
+    __slots__ = ("_at_end", "_busy", "_listeners", "_tasks", "_waiting", "channel", "ended", "handler", "peer", "topic")
 
     def __init__(self, peer: "Peer", channel: server.Channel, factory: Factory) -> None:
         self.peer = peer
@@ -45,6 +45,7 @@ class _Membership:
         self._waiting: deque[PushReceived | LeaveRequested] | None = None
         self._tasks: set[asyncio.Task[None]] | None = None
         self._listeners: tuple[Listener, ...] = ()
+        self._at_end: tuple[Callable[[str], None], ...] = ()
         self.handler: Channel = factory(self)
 
     @property
@@ -58,8 +59,7 @@ class _Membership:
 
     def push(self, event: str, payload: Any) -> None:
         if not self.ended:
-            content = payload if isinstance(payload, Binary) else frames.raw(payload)
-            self.peer.connection.push(self.channel, check_name(event), content)
+            self.peer.connection.push(self.channel, check_name(event), _content(payload))
             self.peer.send()
 
     def reply(self, ref: Any, reply: Reply) -> None:
@@ -71,6 +71,9 @@ class _Membership:
         peer = self.peer
         form = Form(peer.codec, self.topic, self.channel.head, peer.outbox.transport.wrap)
         listener = peer.hub.listen(pubsub_topic, self.channel, form, peer.outbox, filter, self._crash)
+        if self.ended:
+            peer.hub.forget(listener)  # nothing would end it
+            return listener
         self._listeners += (listener,)
         peer.outbox.listeners += (listener,)
         return listener
@@ -104,6 +107,12 @@ class _Membership:
             log.exception("a task of channel %s failed", self.topic)
             self._crash()
 
+    def at_end(self, call: Callable[[str], None]) -> None:
+        if self.ended:
+            call("stopped")
+        else:
+            self._at_end += (call,)
+
     def close(self) -> None:
         if not self.ended:
             self.end("stopped")
@@ -125,7 +134,7 @@ class _Membership:
         """Terminate the channel: its handler may still push, then nothing of it goes out but what the machine adds."""
         if self.ended:
             return
-        if reason != "closed":
+        if not self.peer.is_gone:
             self.flush_listeners()
             self.peer.outbox.purge(self.channel)
         try:
@@ -143,6 +152,11 @@ class _Membership:
                 task.cancel()
         self._waiting = None
         self.peer.forget(self)
+        for call in self._at_end:
+            try:
+                call(reason)
+            except Exception:
+                log.exception("what follows the end of channel %s failed", self.topic)
 
     def flush_listeners(self) -> None:
         """Deliver what was published before: the next message of this channel comes after it."""
@@ -205,10 +219,25 @@ class _Membership:
             self.close()
 
 
+def _content(value: Any) -> Payload:
+    return value if isinstance(value, Binary) else frames.raw(value)
+
+
 class Peer:
     """One connection of an app or a home. Called by its transport, never blocks, and raises nothing."""
 
-    __slots__ = ("_gone", "_members", "clock", "codec", "connection", "hub", "identity", "outbox", "query", "router")
+    __slots__ = (
+        "_members",
+        "clock",
+        "codec",
+        "connection",
+        "hub",
+        "identity",
+        "is_gone",
+        "outbox",
+        "query",
+        "router",
+    )
 
     def __init__(
         self,
@@ -232,11 +261,11 @@ class Peer:
         self.connection = ServerConnection(codec, channel_limit=channel_limit)
         self.outbox = Outbox(transport, budget, self._cut)
         self._members: dict[server.Channel, _Membership] = {}
-        self._gone = False
+        self.is_gone = False
 
     def receive(self, data: bytes, *, binary: bool) -> None:
         """Handle one whole message. A message that is no frame ends this connection, and only this one."""
-        if self._gone:
+        if self.is_gone:
             return
         try:
             event = self.connection.receive(data, binary=binary)
@@ -248,7 +277,7 @@ class Peer:
         self._run(event)
 
     def _run(self, event: server.Event | None) -> None:
-        while event is not None and not self._gone:
+        while event is not None and not self.is_gone:
             if isinstance(event, JoinRequested):
                 self._join(event)
             else:
@@ -283,21 +312,22 @@ class Peer:
             self._joined(event, member, await result)
         except Exception as error:
             self._join_crashed(event, member, error)
-        if not self._gone:
+        if not self.is_gone:
             self.outbox.transport.resume_reading()
             self._run(self.connection.next_event())
 
     def _joined(self, event: JoinRequested, member: _Membership, result: Any) -> None:
-        if self._gone:
+        if self.is_gone:
             return
         if isinstance(result, Ok):
             response = result.response
-            self.connection.accept(event, response if isinstance(response, Binary) else frames.raw(response))
+            self.connection.accept(event, _content(response))
             self.send()
             member.handler.joined()
         elif isinstance(result, Refuse):
+            response = _content(result.response)
             member.end("refused")
-            self.connection.refuse(event, frames.raw(result.response))
+            self.connection.refuse(event, response)
         else:
             raise TypeError(f"join returned {result!r}; it must return Ok, Refuse, or an awaitable of these")
 
@@ -314,10 +344,8 @@ class Peer:
 
         The channel crashes when the reply can't be put into this peer's serializer.
         """
-        response = reply.response
         try:
-            content = response if isinstance(response, Binary) else frames.raw(response)
-            self.connection.reply(channel, ref, reply.status, content)
+            self.connection.reply(channel, ref, reply.status, _content(reply.response))
         except (ValueError, TypeError):
             log.exception("a reply on channel %s can't be sent", channel.topic)
             if member := self._members.get(channel):
@@ -336,16 +364,17 @@ class Peer:
         """A channel ended."""
         self._members.pop(member.channel, None)
 
-    def gone(self) -> None:
+    def gone(self, reason: str = "closed") -> None:
         """The connection is over.
 
-        Every channel ends, nothing is sent any more. Called by the transport, once or more.
+        Every channel ends, nothing is sent any more. Called by the transport, once or more; the first `reason` counts:
+        `closed`, or `idle` for a peer that was silent for too long.
         """
-        if not self._gone:
-            self._gone = True
+        if not self.is_gone:
+            self.is_gone = True
             self.outbox.drop()
             for member in tuple(self._members.values()):
-                member.end("closed")
+                member.end(reason)
 
     def _cut(self) -> None:
         log.warning("a peer that reads too slowly is cut")

@@ -138,8 +138,8 @@ class V1:
         return b'{"event":%b,"payload":%b,"ref":null,"topic":%b}' % (_encode(event), payload, _encode(topic))
 
     @staticmethod
-    def broadcast(topic: str, event: str, data: bytes) -> Encoded:
-        """A binary push that all receivers share. Raises ValueError: this version has none."""
+    def broadcast(topic: str, event: str, data: bytes) -> bytes:
+        """The binary frame that all receivers of one push share. Raises ValueError: this version has none."""
         raise ValueError("serializer 1.0.0 has no binary frames")
 
     @staticmethod
@@ -196,12 +196,12 @@ class V2:
         return b",null,%b,%b,%b]" % (_encode(topic), _encode(event), payload)
 
     @staticmethod
-    def broadcast(topic: str, event: str, data: bytes) -> Encoded:
-        """A binary push that all receivers share.
+    def broadcast(topic: str, event: str, data: bytes) -> bytes:
+        """The binary frame that all receivers of one push share.
 
         Kind 2, without join_ref. Raises ValueError over 255 bytes a field.
         """
-        return Encoded(_pack(2, (topic, event), data), True)
+        return _pack(2, (topic, event), data)
 
     @staticmethod
     def encode(frame: Frame) -> Encoded:

@@ -152,19 +152,21 @@ class ServerConnection:
     # What goes out.
 
     def accept(self, join: JoinRequested, response: Payload = EMPTY) -> None:
-        """The join succeeded: its reply, then the `phx_close` of the join it replaced (rule 11)."""
+        """The join succeeded: its reply, then the `phx_close` of the join it replaced (rule 11).
+
+        Raises ValueError for a binary response that can't be carried; the join is then still undecided.
+        """
+        self.reply(join.channel, join.ref, "ok", response)
         self._joining = None
         self.channels[join.channel.topic] = join.channel
-        self.reply(join.channel, join.ref, "ok", response)
         self._close_replaced(join, join.channel)
 
-    def refuse(self, join: JoinRequested, response: Raw) -> None:
-        """The join failed: its reply. The join it replaced is gone all the same."""
-        self._joining = None
+    def refuse(self, join: JoinRequested, response: Payload) -> None:
+        """The join failed: its reply. The join it replaced is gone all the same. Raises as `accept`."""
         channel = join.channel
-        self._out.append(
-            Outgoing(None, self._codec.reply(channel.join_ref, join.ref, channel.topic, "error", response))
-        )
+        reply = self._codec.reply(channel.join_ref, join.ref, channel.topic, "error", response)
+        self._joining = None
+        self._out.append(Outgoing(None, reply))
         self._close_replaced(join, None)
 
     def _close_replaced(self, join: JoinRequested, lane: Channel | None) -> None:

@@ -7,9 +7,10 @@ A scene is one fenced block. Its lines:
     = some words       something happens (`_happenings`)
     ~ some words       a remark for the reader
 
-A line that starts with a space goes on where the line before it ended. `SERVER_ID` stands for the home's id; in what is
-received `"<time>"` stands for a time in RFC 3339 and any other `"<name>"` for some text, the same text wherever the
-scene names it again. JSON is compared by value. At the end of a scene nothing more may have come than it shows.
+A line that starts with a space goes on where the line before it ended. `SERVER_ID` stands for the home's id and
+`DEVICE_ID` for the app's; in what is received `"<time>"` stands for a time in RFC 3339 and any other `"<name>"` for
+some text, the same text wherever the scene names it again. JSON is compared by value. At the end of a scene nothing
+more may have come than it shows.
 """
 
 import asyncio
@@ -159,7 +160,7 @@ class Stage:
         if step.mark == "~":
             return
         line = self.lines["home" if step.mark.startswith("home") else "app"]
-        frame = json.loads(step.text.replace("SERVER_ID", self.server_id))
+        frame = json.loads(step.text.replace("SERVER_ID", self.server_id).replace("DEVICE_ID", self.device.device_id))
         if step.mark.endswith(">"):
             await line.send(frame)
         else:

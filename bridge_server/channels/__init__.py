@@ -7,6 +7,9 @@ is on its way, `handle_in` for each message in arrival order, and `terminate` on
 waiting `handle_in` holds up its own channel only, a waiting `join` its whole socket (Phoenix rules 19 and 23). What
 they raise ends in the log, and for the peer in `join crashed` or `phx_error {"reason": "channel_crash"}`; never in a
 traceback.
+
+What several channels share is handed to their factory: a hub's `topics` to publish and its `presence` (see
+`presence.py`) to show who is there.
 """
 
 import re
@@ -20,13 +23,13 @@ from protocol.topics import matches
 
 
 class Ok(NamedTuple):
-    """The topic is joined; `response` (JSON object, or anything msgspec encodes to one) goes into the reply."""
+    """The topic is joined; `response` (JSON object, or anything msgspec encodes to one, or a Binary) is the reply."""
 
     response: Any = EMPTY
 
 
 class Refuse(NamedTuple):
-    """The topic is not joined; `response` says why: `{"reason": …}`."""
+    """The topic is not joined; `response` says why: `{"reason": …}`, or a Binary for a binary reply."""
 
     response: Any
 
@@ -90,6 +93,9 @@ class Socket(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that ends with the channel; if it raises, the channel crashes."""
 
+    def at_end(self, call: Callable[[str], None]) -> None:
+        """Call `call(reason)` once when the channel has ended, whatever its `terminate` did; at once if it has."""
+
     def close(self) -> None:
         """End the channel in order (`phx_close`): the client stays away."""
 
@@ -119,8 +125,8 @@ class Channel:
     def terminate(self, reason: str) -> None:
         """The channel ends.
 
-        `left`, `replaced`, `closed` (the socket is gone), `stopped` or `failed`. Pushes made here still go out, but
-        for `closed`.
+        `left`, `replaced`, `closed` (the socket is gone), `idle` (the same, after it was silent for too long),
+        `stopped`, `failed`, or `refused` (its join). Pushes made here still go out while the socket is there.
         """
 
 

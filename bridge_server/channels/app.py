@@ -10,6 +10,7 @@ from msgspec.json import Decoder
 
 from bridge_server.auth import Device
 from bridge_server.channels import Channel, Joined, Ok, Refuse, Socket, bad_join
+from bridge_server.channels.presence import Presence
 from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.history import Kept, Log
@@ -24,6 +25,9 @@ from protocol.topics import app_topic, events_topic
 
 MAX_JOIN_BYTES: Final = 8 * 1024
 
+HOME_KEY: Final = "home"
+"""The home's own key among the presences of its app topic. A device's is its id, which is 16 characters long."""
+
 BAD_CURSOR: Final = Refuse({"reason": "bad_cursor"})
 
 
@@ -33,6 +37,7 @@ class _Join(Struct):
     session_id: str | None = None
     types: Annotated[list[str], Meta(max_length=64)] | None = None
     partials: Literal["all", "merged", "none"] = "all"
+    presence: bool = False
 
 
 _JOIN = Decoder(_Join)
@@ -54,10 +59,12 @@ class AppChannel(Channel):
         "_listener",
         "_open",
         "_place",
+        "_presence",
         "_reset_told",
         "_since",
         "_unplaced",
         "_verdict",
+        "_watches",
     )
 
     _home: Home
@@ -65,10 +72,12 @@ class AppChannel(Channel):
     _since: int | None
     _epoch: str | None
     _verdict: Verdict
+    _watches: bool
 
-    def __init__(self, socket: Socket, homes: Homes, config: Config, clock: Clock) -> None:
+    def __init__(self, socket: Socket, homes: Homes, presence: Presence, config: Config, clock: Clock) -> None:
         super().__init__(socket)
         self._homes = homes
+        self._presence = presence
         self._config = config
         self._clock = clock
         self._open = False
@@ -77,7 +86,7 @@ class AppChannel(Channel):
         self._reset_told = False
 
     def join(self, payload: Payload) -> Joined:
-        """`{since_id?, epoch?, session_id?, types?, partials?}` → `{epoch, head_id, recovered, gap, server}`."""
+        """`{since_id?, epoch?, session_id?, types?, partials?, presence?}` → the verdict, the place, and the home."""
         identity = self.socket.identity
         if not isinstance(identity, Device) or self.socket.topic != app_topic(identity.server_id):
             return Refuse({"reason": "unauthorized"})
@@ -92,7 +101,7 @@ class AppChannel(Channel):
             self._since = None if request.since_id is None else event_id.parse_since(request.since_id)
         except BadEventId:
             return BAD_CURSOR
-        self._epoch = request.epoch
+        self._epoch, self._watches = request.epoch, request.presence
         home = self._home = self._homes.get(identity.server_id)
         self._listener = self.socket.listen(events_topic(identity.server_id), _filter(request))
         home.watchers[self] = None
@@ -112,7 +121,8 @@ class AppChannel(Channel):
         )
 
     def joined(self) -> None:
-        """Start what the verdict promised."""
+        """Be seen, and start what the verdict promised."""
+        self._show()
         verdict = self._verdict
         if verdict.recovered is None:
             self._open = True
@@ -197,6 +207,14 @@ class AppChannel(Channel):
                 "head_id": _text(self._place) if self._since is None else None,
             },
         )
+
+    def _show(self) -> None:
+        device = self.socket.identity
+        if isinstance(device, Device):
+            meta = {"name": device.name, "online_at": self._clock.shown(self._clock.now())}
+            self._presence.track(self.socket, device.device_id, meta)
+        if self._watches:
+            self._presence.watch(self.socket)
 
     # The verdict and what follows from it.
 
@@ -296,3 +314,13 @@ def _filter(request: _Join) -> Filter:
         return EVERYTHING
     types = None if request.types is None else frozenset(request.types)
     return Filter(request.session_id, types, request.partials != "none")
+
+
+def show_home(home: Home, presence: Presence, clock: Clock) -> None:
+    """Let the home's own presence on its app topic follow what its apps are told of it."""
+    topic = app_topic(home.server_id)
+    meta = {"name": home.name, "since": clock.shown(home.shown_since)}
+    if not home.shown_online:
+        presence.leave(home, topic)
+    elif not presence.change(home, topic, meta):
+        presence.enter(home, topic, HOME_KEY, meta, always=True)

@@ -258,6 +258,8 @@ class WebSocketDriver(asyncio.Protocol):
             if now >= self._deadline:
                 self.abort()
         elif now - self._last_seen >= self._idle_timeout:
+            if self.peer is not None:
+                self.peer.gone("idle")
             self.close(1001, "idle")
         elif self.peer is not None and self.peer.outbox.stuck(now):
             self.peer.outbox.cut()

@@ -6,12 +6,14 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 from msgspec import Raw
 
 from bridge_server.auth import Operator
 from bridge_server.channels import UNKNOWN_EVENT, Channel, Handled, Joined, Ok, Refuse, Reply, Router, Socket, Stop
+from bridge_server.channels.presence import Presence
 from bridge_server.hub import Hub, Message
 from protocol.frames import Binary, Payload
 
@@ -68,6 +70,8 @@ class RoomChannel(_Broadcasting):
             return Ok({"got": payload, "uid": self.socket.query.get("uid")})
         if name == "binjoin":
             return Ok(BYTES)
+        if name == "binrefuse":
+            return Refuse(BYTES)
         if name == "pushinjoin":
             self.broadcast(self.socket.topic, "early", Raw(b"{}"))
         if name == "auth":
@@ -178,6 +182,26 @@ class InterceptedChannel(Channel):
         self._members.pop(self, None)
 
 
+class PresenceChannel(Channel):
+    """`presence:*`: whoever joins is present under its `uid`, and watches."""
+
+    __slots__ = ("_presence",)
+
+    def __init__(self, socket: Socket, presence: Presence) -> None:
+        super().__init__(socket)
+        self._presence = presence
+
+    def joined(self) -> None:
+        self._presence.track(self.socket, self.socket.query["uid"], {"n": 0, "online_at": 1})
+        self._presence.watch(self.socket)
+
+    def handle_in(self, event: str, payload: Payload, ref: Any) -> Handled:
+        if event != "update":
+            return UNKNOWN_EVENT
+        self._presence.update(self.socket, {"n": read(payload)["n"], "online_at": 1})
+        return Reply()
+
+
 class RelayChannel(_Broadcasting):
     """`server:*` and `pub:*` publish what they are sent; `app:*` and `fan:*` hear it."""
 
@@ -226,10 +250,12 @@ class SlowChannel(Channel):
 def add_test_channels(router: Router, topics: Hub, gates: dict[str, asyncio.Event] | None = None) -> None:
     """Serve every topic of the recorded server, and `slow:*`, whose gates the test opens."""
     members: dict[Channel, None] = {}
+    presence = Presence(topics, time.monotonic, grace=0, window=0)
     doors = {} if gates is None else gates
     router.add("room:*", lambda socket: RoomChannel(socket, topics))
     router.add("exact", lambda socket: RoomChannel(socket, topics))
     router.add("icpt:*", lambda socket: InterceptedChannel(socket, members))
     for pattern in ("server:*", "app:*", "pub:*", "fan:*"):
         router.add(pattern, lambda socket: RelayChannel(socket, topics))
+    router.add("presence:*", lambda socket: PresenceChannel(socket, presence))
     router.add("slow:*", lambda socket: SlowChannel(socket, doors))

@@ -13,7 +13,8 @@ import msgspec
 
 from bridge_server.auth import Device, Identity, Server
 from bridge_server.channels import Router
-from bridge_server.channels.app import AppChannel
+from bridge_server.channels.app import AppChannel, show_home
+from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
@@ -256,17 +257,18 @@ class Bench:
         self.budget = Budget()
         self.router = Router()
         history = MemoryHistory(self.config.history_events, self.config.history_bytes, self.config.history_seconds)
-        self.homes = Homes(history, self.clock.now)
+        self.presence = Presence(self.hub, self.clock.now, grace=self.config.presence_grace)
+        self.homes = Homes(history, self.clock.now, lambda home: show_home(home, self.presence, self.clock))
         self.router.add("server:*", lambda socket: ServerChannel(socket, self.hub, self.homes, self.config, self.clock))
-        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, self.config, self.clock))
+        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, self.presence, self.config, self.clock))
 
     def home(self, server_id: str = SERVER_ID) -> HomeWire:
         """A new connection of a home."""
         return HomeWire(self, Server(1, server_id, "the den"), V2)
 
-    def app(self, server_id: str = SERVER_ID, codec: Codec = V2) -> Wire:
+    def app(self, server_id: str = SERVER_ID, codec: Codec = V2, *, device_id: str = "d", name: str = "phone") -> Wire:
         """A new connection of an app."""
-        return Wire(self, Device(2, "d", server_id, "phone", frozenset({"view"})), codec)
+        return Wire(self, Device(2, device_id, server_id, name, frozenset({"view"})), codec)
 
     def stranger(self, identity: Identity | None) -> Wire:
         """A connection of somebody else."""

@@ -7,6 +7,7 @@ deviation that does not show in a scenario where it is said to.
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 from tests.vectors.recording import Conversation, Expected, Message
 
@@ -130,7 +131,7 @@ def null_join_ref_is_the_ref(talk: Conversation, want: Expected) -> list[Expecte
     "every push and every reply carries its join_ref: the strictest client loses a message without",
     "phoenix_topic_other_events_v2", "join_results_v2", "rejoin_then_error_v2", "stale_join_ref_v2", "before_join_v2",
     "leave_v2", "terminations_v2", "payload_types_v2", "json_values_v2", "broadcast_topics_are_separate", "relay",
-    "binary_v2", "idle_timeout_v2",
+    "binary_v2", "idle_timeout_v2", "presence_v2",
 )  # fmt: skip
 def join_ref_is_always_said(talk: Conversation, want: Expected) -> list[Expected]:
     if want.kind != "message" or talk.vsn != "2.0.0" or want.value.join_ref is not None:
@@ -143,6 +144,19 @@ def join_ref_is_always_said(talk: Conversation, want: Expected) -> list[Expected
         return [want._replace(value=message._replace(join_ref=request.join_ref))]
     join = talk.joins.get(message.topic)
     return [want] if join is None else [want._replace(value=message._replace(join_ref=join.join_ref))]
+
+
+@deviation(
+    "24",
+    "no presence is said twice: who joins gets a state with itself in it, and then what changes after that",
+    "presence_v2",
+)
+def own_presence_is_in_the_state_only(talk: Conversation, want: Expected) -> list[Expected]:
+    if want.kind != "message" or want.value.event != "presence_diff" or talk.told_of_itself:
+        return [want]
+    (uid,) = parse_qs(urlsplit(talk.path).query)["uid"]
+    talk.told_of_itself = uid in want.value.payload["joins"]
+    return [] if talk.told_of_itself else [want]
 
 
 @deviation(

@@ -14,7 +14,6 @@ LEFT_OUT = {
     "longpoll_v2": "no long polling yet",
     "longpoll_ndjson_v1": "no long polling yet",
     "longpoll_wait": "no long polling yet",
-    "presence_v2": "no presence yet",
     "server_shutdown": "its subject is a process: see the tests of the running program",
 }
 """Scenarios that are not replayed, and why."""
@@ -91,6 +90,8 @@ class Conversation:
         self.gone: set[str] = set()
         self.over = False
         """Whether a deviation ended this connection, or refused it: what was recorded of it afterwards is void."""
+        self.told_of_itself = False
+        """Whether the recorded diff with its own presence, which is the first with its name, has come."""
         self.alive = False
         """Whether a deviation spared this connection: the end that was recorded does not come."""
 

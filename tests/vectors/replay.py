@@ -30,6 +30,24 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def bound(got: Any, want: Any, refs: dict[str, str]) -> Any:
+    """`got` with the refs of presences, which each server makes up, as they were recorded.
+
+    One that is new on both sides is the other's counterpart from then on.
+    """
+    if isinstance(got, list) and isinstance(want, list) and len(got) == len(want):
+        return [bound(one, other, refs) for one, other in zip(got, want, strict=True)]
+    if not isinstance(got, dict) or not isinstance(want, dict):
+        return got
+    for name in ("phx_ref", "phx_ref_prev"):
+        if name in got and got[name] not in refs and want.get(name) not in refs.values():
+            refs[got[name]] = want.get(name)
+    return {
+        name: refs.get(value, value) if name.startswith("phx_ref") else bound(value, want.get(name), refs)
+        for name, value in got.items()
+    }
+
+
 def any_order(scenario: str, group: list[Expected], talk: Conversation) -> list[list[Expected]]:
     """The orders in which the real server was seen to send `group`; only these two scenarios' races can show here."""
     closes = [want for want in group if want.kind == "message" and want.value.event == "phx_close"]
@@ -52,10 +70,11 @@ def _ok_reply(talk: Conversation, ref: str) -> Expected:
 class Line:
     """One connection of a scenario."""
 
-    def __init__(self, talk: Conversation, socket: RawSocket) -> None:
+    def __init__(self, talk: Conversation, socket: RawSocket, presence_refs: dict[str, str]) -> None:
         self.talk = talk
         self.socket = socket
         self.open = True
+        self._presence_refs = presence_refs
         self._fences = 0
 
     async def receive(self) -> Frame | None:
@@ -108,7 +127,10 @@ class Line:
         match want.kind:
             case "message":
                 wanted = want.value if self.talk.vsn == "2.0.0" else want.value._replace(join_ref=None)
-                return frame.opcode == TEXT and same(self.read(frame), wanted)
+                if frame.opcode != TEXT:
+                    return False
+                got = self.read(frame)
+                return same(got._replace(payload=bound(got.payload, wanted.payload, self._presence_refs)), wanted)
             case "bytes":
                 return frame == Frame(BINARY, want.value)
             case "length":
@@ -132,6 +154,7 @@ class Replay:
         self.server = server
         self.used: set[str] = set()
         self._lines: dict[str, Line] = {}
+        self._presence_refs: dict[str, str] = {}
 
     async def run(self) -> None:
         try:
@@ -187,7 +210,7 @@ class Replay:
                 lines.append(recorded)
         for want in self._deviate(talk, Expected("status", step["http_status"], "" if "body" in step else None)):
             socket = await RawSocket(self.server.port).__aenter__()
-            self._lines[name] = line = Line(talk, socket)
+            self._lines[name] = line = Line(talk, socket, self._presence_refs)
             answer = await socket.upgrade(PREFIX + path, *lines)
             assert answer.status == want.value, f"{answer}, not {want}"
             if answer.status != 101:
@@ -292,6 +315,9 @@ class Replay:
         return count
 
     async def _do(self, at: int) -> int:
+        if self.scenario.steps[at]["do"] == "tcp close":
+            self._lines.pop(self.scenario.steps[at]["conn"]).socket.abort()
+            return 1
         url = urlsplit(self.scenario.steps[at]["do"])
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         for name in {name for scenario, name in DISAPPEARS if scenario == self.scenario.name}:
