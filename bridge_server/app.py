@@ -76,8 +76,8 @@ class Hub:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing = False  # revocations can't be read
         self._closed = asyncio.Event()
+        self.longpoll: LongPolling | None = None
         self._listener: Port | None = None
-        self._longpoll: LongPolling | None = None
         self._runner: web.AppRunner | None = None
         self._api: Api | None = None
 
@@ -133,7 +133,7 @@ class Hub:
             max_connections=config.max_connections,
             handshake_timeout=config.handshake_timeout,
         )
-        self._longpoll = LongPolling(self._listener, self.credentials.is_live)
+        self.longpoll = LongPolling(self._listener, self.credentials.is_live)
         address, self.port = await self._listener.open(config.host, config.port)
         shown = f"[{address}]" if ":" in address else address
         self.url = f"http://{shown}:{self.port}"
@@ -241,7 +241,7 @@ class Hub:
     def _site_check(self, hosts: frozenset[str] | None) -> Any:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            longpoll = self._longpoll
+            longpoll = self.longpoll
             if longpoll is not None and (mount := longpoll.mount(request)) is not None:
                 return await longpoll.answer(request, mount)  # which knows the origins of its mounts
             own = loopback.own_origins(self.port, self.config.public_url) | set(self._origins)
@@ -307,7 +307,7 @@ class Hub:
                 "bridge_longpoll_sessions",
                 "gauge",
                 "Long-poll sessions, also counted as connections.",
-                lambda: {"": len(self._longpoll.sessions) if self._longpoll is not None else 0},
+                lambda: {"": len(self.longpoll.sessions) if self.longpoll is not None else 0},
             ),
             Reading(
                 "bridge_homes_online",

@@ -133,6 +133,11 @@ class Session:
 
     # Polls.
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a poll waits for messages."""
+        return self._poll is not None
+
     async def poll(self) -> bool:
         """Wait until there is a batch to `take`; a poll that waits already ends. False: the window, or all, is over."""
         self._end_poll()

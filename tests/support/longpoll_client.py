@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE = 10.0
+PATIENCE = 20.0
 
 
 class LongPollClient:
