@@ -1,5 +1,6 @@
 """A long-poll client as plain as the protocol: GET, POST, and what they said. Shares no code with the hub."""
 
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -70,7 +71,7 @@ class LongPollClient:
         data = "\n".join(json.dumps(message) for message in messages).encode() if body is None else body
         skip = () if kind else ("Content-Type",)
         headers = {"Content-Type": kind} if kind else {}
-        return await self.ask("POST", data=data, headers=headers, skip_auto_headers=skip)
+        return await self.ask("POST", data=io.BytesIO(data), headers=headers, skip_auto_headers=skip)
 
 
 @asynccontextmanager
