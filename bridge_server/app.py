@@ -340,7 +340,7 @@ class Hub:
             Reading(
                 "bridge_refused_upgrades",
                 "counter",
-                "Upgrade requests refused.",
+                "Upgrade requests and long-poll sessions refused.",
                 lambda: dict(listener.refusals),
                 "reason",
             ),

@@ -353,3 +353,51 @@ async def test_case_91_events_are_byte_equal_to_those_of_a_websocket(scene: Scen
             while len(polled) < len(texts):
                 polled += (await client.ask("GET", headers=client.headers))["messages"]
         assert polled == texts
+
+
+async def test_case_91_clients_that_flap_leak_nothing(tmp_path: Path) -> None:
+    """A WebSocket that dies right after it opened, then long polling, twenty times."""
+    async with stage(tmp_path, poll_window=0.2) as scene:
+        drivers = scene.hub._listener.drivers  # type: ignore[union-attr]
+        before = len(drivers)
+        for _ in range(20):
+            async with RawSocket(scene.hub.port) as socket:
+                await socket.upgrade("/socket/websocket?vsn=2.0.0", f"X-API-Key: {scene.token}")
+                socket.send_text(json.dumps(["1", "1", scene.topic, "phx_join", {}]))
+                await socket.text()
+            async with longpoll_client(scene.hub.url, scene.token) as client:
+                await scene.joined(client)
+        await scene.until(lambda: len(drivers) == before)
+        assert scene.longpoll.sessions == {}
+        assert scene.hub.topics.listeners(f"events:server:{scene.device.server_id}") == ()
+
+
+async def test_a_home_may_poll_too(scene: Scene, client: LongPollClient) -> None:
+    server, token = scene.hub.credentials.add_server("another home")
+    _, app_token = scene.hub.credentials.add_device(server.server_id, "phone")
+    topic = f"server:{server.server_id}"
+    async with (
+        longpoll_client(scene.hub.url, token) as home,
+        longpoll_client(scene.hub.url, app_token) as phone,
+    ):
+        await home.post(["1", "1", topic, "phx_join", {"protocol": 1, "epoch": "e", "head_id": None, "instance": "i"}])
+        assert (await home.poll())[0][4]["status"] == "ok"
+        await phone.post(["1", "1", f"app:{server.server_id}", "phx_join", {"since_id": "0", "epoch": "e"}])
+        event = {"event_id": "1", "type": "final", "session_id": "s"}
+        await home.post(["1", "2", topic, "session_event", {"event": event, "prev_id": None}])
+        assert (await home.poll())[0][4] == {"status": "ok", "response": {"acked_id": "1"}}
+        found: list[Any] = []
+        while not ids(found):
+            found += await phone.poll()
+        assert found[-1][4] == {"event": event}
+
+
+@pytest.mark.parametrize("query", ["%ff=1", "a=1&" * 200])
+async def test_a_query_that_cannot_be_read_is_400(scene: Scene, client: LongPollClient, query: str) -> None:
+    async with RawSocket(scene.hub.port) as socket:
+        head = f"GET /socket/longpoll?vsn=2.0.0&{query} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {scene.token}\r\n\r\n"
+        socket.send(head.encode())
+        answer = await socket.response()
+    assert answer.status == 400
+    assert json.loads(answer.body)["status"] == 403
+    assert json.loads(answer.body)["reason"] == "bad_request"
