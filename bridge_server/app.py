@@ -25,6 +25,7 @@ from bridge_server.metrics import Metrics, Reading
 from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
+from bridge_server.transports.longpoll import LongPolling
 from bridge_server.transports.port import Port
 from bridge_server.web import routes as viewer
 from protocol import loopback
@@ -79,6 +80,7 @@ class Hub:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing = False  # revocations can't be read
         self._closed = asyncio.Event()
+        self.longpoll: LongPolling | None = None
         self._listener: Port | None = None
         self._runner: web.AppRunner | None = None
         self._api: Api | None = None
@@ -105,6 +107,7 @@ class Hub:
             max_frame_bytes=config.max_frame_bytes,
             channel_limit=config.channel_limit,
             origins=self._origins,
+            poll_window=config.poll_window,
         )
         self._api = Api(
             self.credentials.database.path,
@@ -134,6 +137,7 @@ class Hub:
             max_connections=config.max_connections,
             handshake_timeout=config.handshake_timeout,
         )
+        self.longpoll = LongPolling(self._listener, self.credentials.is_live)
         address, self.port = await self._listener.open(config.host, config.port)
         shown = f"[{address}]" if ":" in address else address
         self.url = f"http://{shown}:{self.port}"
@@ -243,6 +247,9 @@ class Hub:
     def _site_check(self, hosts: frozenset[str] | None) -> Any:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            longpoll = self.longpoll
+            if longpoll is not None and (mount := longpoll.mount(request)) is not None:
+                return await longpoll.answer(request, mount)  # which knows the origins of its mounts
             own = loopback.own_origins(self.port, self.config.public_url) | set(self._origins)
             if hosts is None:  # strangers may reach this port by any name, and so may its own pages
                 own |= {
@@ -299,7 +306,15 @@ class Hub:
             return kinds
 
         return (
-            Reading("bridge_connections", "gauge", "Open sockets, by who holds them.", peers, "peer"),
+            Reading(
+                "bridge_connections", "gauge", "Open sockets and long-poll sessions, by who holds them.", peers, "peer"
+            ),
+            Reading(
+                "bridge_longpoll_sessions",
+                "gauge",
+                "Long-poll sessions, also counted as connections.",
+                lambda: {"": len(self.longpoll.sessions) if self.longpoll is not None else 0},
+            ),
             Reading(
                 "bridge_homes_online",
                 "gauge",
@@ -319,14 +334,19 @@ class Hub:
                 "Bytes that slow peers have not taken yet.",
                 lambda: {"": self.budget.used},
             ),
-            Reading("bridge_busy_peers", "gauge", "Peers with something queued.", lambda: {"": len(self.budget.busy)}),
+            Reading(
+                "bridge_busy_peers",
+                "gauge",
+                "Peers with something queued.",
+                lambda: {"": sum(outbox.queued > 0 for outbox in self.budget.busy)},
+            ),
             Reading(
                 "bridge_cuts", "counter", "Peers cut because they read too slowly.", lambda: {"": self.budget.cuts}
             ),
             Reading(
                 "bridge_refused_upgrades",
                 "counter",
-                "Upgrade requests refused.",
+                "Upgrade requests and long-poll sessions refused.",
                 lambda: dict(listener.refusals),
                 "reason",
             ),

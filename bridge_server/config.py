@@ -79,6 +79,9 @@ class Config:
     idle_timeout: Seconds = 90.0
     """How long a peer may be silent before its socket is closed with 1001."""
 
+    poll_window: Seconds = 10.0
+    """How long a long poll without messages waits; a session not polled for half as long again ends."""
+
     handshake_timeout: Seconds = 10.0
     """How long a new connection may take to send a whole request head."""
 

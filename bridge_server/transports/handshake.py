@@ -31,7 +31,7 @@ Authenticate = Callable[[Pairs, Sequence[str], Pairs], Identity | None]
 class Mount:
     """A path that speaks the Phoenix protocol, and its options.
 
-    `path` has no trailing slash: sockets open at `<path>/websocket`.
+    `path` has no trailing slash: sockets open at `<path>/websocket`, long-poll sessions at `<path>/longpoll`.
     """
 
     path: str
@@ -40,6 +40,8 @@ class Mount:
     idle_timeout: float = 90.0
     max_frame_bytes: int = 2**20 + 65_536
     channel_limit: int = 100
+    poll_window: float = 10.0
+    """How long a poll without messages waits. A session that is not polled for half as long again ends."""
     origins: frozenset[str] | None = frozenset()
     """Web origins that may connect beside the hub's own host; `//*.x` is x and what is below it. None asks nobody."""
     subprotocols: tuple[str, ...] = ()
@@ -78,23 +80,33 @@ def decide(request: Request, mounts: Sequence[Mount], hosts: frozenset[str] | No
     headers = request.headers
     if hint := _bad_handshake(request):
         return HttpRefusal(400, "bad_request", hint)
-    if reason := _bad_site(headers, mount, hosts):
+    if reason := bad_site(headers, mount, hosts):
         return HttpRefusal(403, reason)
     offered = [entry.strip() for value in headers.get_all("Sec-WebSocket-Protocol") for entry in value.split(",")]
-    offered = [entry for entry in offered if entry]
+    return admit(headers, [entry for entry in offered if entry], parse_query(query_text), mount)
+
+
+def parse_query(text: str) -> Pairs | HttpRefusal:
+    """The pairs of a query, in order; a refusal if it can't be read."""
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=100, errors="strict")
+    except ValueError:
+        return HttpRefusal(400, "bad_request", "the query is not UTF-8, or has more than 100 fields")
+
+
+def admit(headers: Headers, offered: Sequence[str], query: Pairs | HttpRefusal, mount: Mount) -> Accepted | HttpRefusal:
+    """Decide about a request whose site was checked: subprotocol, version, credential, whatever it will travel over."""
     chosen, matched = _subprotocol(offered, mount)
     if not matched:
         return HttpRefusal(403, "bad_subprotocol")
-    try:
-        query = parse_qsl(query_text, keep_blank_values=True, max_num_fields=100, errors="strict")
-    except ValueError:
-        return HttpRefusal(400, "bad_request", "the query is not UTF-8, or has more than 100 fields")
+    if isinstance(query, HttpRefusal):
+        return query
     values = dict(query)  # the last duplicate wins (rule 1)
     codec = None if any(name.startswith("vsn[") for name in values) else negotiate(values.get("vsn"))
     if codec is None:
         return HttpRefusal(403, "bad_vsn")
     try:
-        identity = mount.authenticate(list(headers.raw_items()), offered, query)
+        identity = mount.authenticate(list(headers.raw_items()), list(offered), query)
     except Refused as refusal:
         return HttpRefusal(403, refusal.reason)
     return Accepted(mount, codec, identity, values, chosen)
@@ -149,7 +161,8 @@ def _bad_handshake(request: Request) -> str | None:
     return None
 
 
-def _bad_site(headers: Headers, mount: Mount, hosts: frozenset[str] | None) -> str | None:
+def bad_site(headers: Headers, mount: Mount, hosts: frozenset[str] | None) -> str | None:
+    """Why a request that names this Host and Origin is refused (`bad_host`, `bad_origin`), or None."""
     origins = headers.get_all("Origin")
     told = ("Host",) if mount.origins is None or origins else ("Host", "Sec-Fetch-Site")
     if reason := check_request([(name, value) for name in told for value in headers.get_all(name)], hosts, ()):

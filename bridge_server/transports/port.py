@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 from websockets.http11 import Request
@@ -23,6 +23,7 @@ from bridge_server.clock import Clock
 from bridge_server.hub import Hub
 from bridge_server.outbox import Budget
 from bridge_server.peer import Peer
+from bridge_server.transports import Transport
 from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, decide, http_date, switching
 from bridge_server.transports.websocket import WebSocketDriver
 
@@ -42,6 +43,15 @@ SEND_BUFFER: Final = 128 * 1024
 """Bytes the kernel may hold for a connection, beyond every count of ours: so it is little."""
 
 _UPGRADE = re.compile(rb"\r\n[Uu][Pp][Gg][Rr][Aa][Dd][Ee][ \t]*:[^\r\n]*[Ww][Ee][Bb][Ss][Oo][Cc][Kk][Ee][Tt]")
+
+
+class Connection(Transport, Protocol):
+    """What carries one connected peer, as the port and the application see it: a WebSocket, or a long-poll session."""
+
+    peer: Peer | None
+
+    def tick(self, now: float) -> None:
+        """About once a second: end what is idle or stuck."""
 
 
 class Port:
@@ -67,14 +77,15 @@ class Port:
         self.hosts = hosts
         self.max_connections = max_connections
         self.handshake_timeout = handshake_timeout
-        self.drivers: set[WebSocketDriver] = set()
+        self.drivers: set[Connection] = set()
+        """Every connected peer, whatever carries it. Who carries one joins in, and leaves at the end."""
         self.splits: set[Split] = set()
         self.draining = False
         self.refusals: dict[str, int] = {}
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         # An idle timeout shorter than a tick would be kept late.
-        self._period = min(1.0, *(mount.idle_timeout / 4 for mount in mounts)) if mounts else 1.0
+        self._period = min(1.0, *(min(mount.idle_timeout, mount.poll_window) / 4 for mount in mounts), 1.0)
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address and port listened on. Raises OSError when it can't."""
@@ -85,6 +96,28 @@ class Port:
         self._timer = loop.call_later(self._period, self._tick)
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
+
+    def connected(self, driver: Connection, accepted: Accepted) -> Peer:
+        """Count a peer in whose connection was accepted; it is the driver's to take it out of `drivers` at the end."""
+        mount = accepted.mount
+        self.drivers.add(driver)
+        return Peer(
+            driver,
+            accepted.codec,
+            accepted.identity,
+            accepted.query,
+            hub=self.hub,
+            router=mount.router,
+            budget=self.budget,
+            clock=self.clock,
+            channel_limit=mount.channel_limit,
+        )
+
+    def busy(self) -> HttpRefusal | None:
+        """Why no further peer can connect now, or None."""
+        if self.draining or len(self.drivers) >= self.max_connections:
+            return HttpRefusal(503, "draining" if self.draining else "overloaded")
+        return None
 
     def _tick(self) -> None:
         now = self.clock.now()
@@ -189,8 +222,8 @@ class Split(asyncio.Protocol):
         if not requests or not data.startswith(b"GET "):
             self._answer(HttpRefusal(400, "bad_request", "not a WebSocket handshake: GET, HTTP/1.1, one header a line"))
             return
-        if port.draining or len(port.drivers) >= port.max_connections:
-            self._answer(HttpRefusal(503, "draining" if port.draining else "overloaded"))
+        if refusal := port.busy():
+            self._answer(refusal)
             return
         try:
             decision = decide(requests[0], port.mounts, port.hosts)
@@ -211,19 +244,8 @@ class Split(asyncio.Protocol):
         request.headers.clear()
         request.path = ""
         driver = WebSocketDriver(transport, protocol, mount.idle_timeout, port.clock, port.drivers.discard)
-        driver.peer = Peer(
-            driver,
-            accepted.codec,
-            accepted.identity,
-            accepted.query,
-            hub=port.hub,
-            router=mount.router,
-            budget=port.budget,
-            clock=port.clock,
-            channel_limit=mount.channel_limit,
-        )
+        driver.peer = port.connected(driver, accepted)
         port.splits.discard(self)
-        port.drivers.add(driver)
         transport.set_protocol(driver)
         driver.started(rest)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-ON_BOTH_LOOPS = {"test_websocket_driver.py", "test_peer.py"}
+ON_BOTH_LOOPS = {"test_websocket_driver.py", "test_peer.py", "test_longpoll_sessions.py"}
 
 
 def pytest_asyncio_loop_factories(

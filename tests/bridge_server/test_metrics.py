@@ -14,6 +14,7 @@ from tests.support.scripted_home import scripted_home
 NAMES = {
     "bridge_connections",
     "bridge_homes_online",
+    "bridge_longpoll_sessions",
     "bridge_events",
     "bridge_deliveries",
     "bridge_queued_bytes",

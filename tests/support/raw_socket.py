@@ -115,6 +115,11 @@ class RawSocket:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
+    async def take(self, count: int) -> bytes:
+        """That many bytes of what the server sends, whatever they are."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._reader.readexactly(count)
+
     async def upgrade(self, path: str, *lines: str, host: str = "localhost") -> Response:
         """Ask for an upgrade; the server's answer. After 101 frames may be sent and received."""
         self.send(head(path, *lines, host=host))

@@ -13,6 +13,7 @@ from bridge_server.auth import BEARER_SUBPROTOCOL, Credentials, Device, Identity
 from bridge_server.channels import Router
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.hub import Message
 from bridge_server.transports.handshake import Authenticate, Mount, Pairs
 from tests.support.room_channel import add_test_channels
 
@@ -51,6 +52,10 @@ class RecordedServer:
     def disconnect(self, uid: str) -> None:
         """End every socket of one `uid`, by revoking its credential."""
         self._credentials.revoke_device(self._devices.pop(uid).device_id)
+
+    def publish(self, topic: str, event: str, payload: bytes) -> None:
+        """A broadcast from within the server."""
+        self.hub.topics.publish(topic, Message(event, payload))
 
     def open_gate(self, name: str) -> None:
         """Let through whatever waits, or will wait, at this gate."""
@@ -91,7 +96,7 @@ async def recorded_server(folder: Path) -> AsyncIterator[RecordedServer]:
         mount("socket"),
         # The recorded server counted a frame's head: its 1000 bytes are 992 of message.
         mount("small", max_frame_bytes=992),
-        mount("short", idle_timeout=1.5),
+        mount("short", idle_timeout=1.5, poll_window=1.0),
         mount("sub", subprotocols=("chat.v1", "phoenix")),
         mount("max2", channel_limit=2),
         mount("origin", origins=RECORDED_ORIGINS),

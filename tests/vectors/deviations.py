@@ -131,7 +131,7 @@ def null_join_ref_is_the_ref(talk: Conversation, want: Expected) -> list[Expecte
     "every push and every reply carries its join_ref: the strictest client loses a message without",
     "phoenix_topic_other_events_v2", "join_results_v2", "rejoin_then_error_v2", "stale_join_ref_v2", "before_join_v2",
     "leave_v2", "terminations_v2", "payload_types_v2", "json_values_v2", "broadcast_topics_are_separate", "relay",
-    "binary_v2", "idle_timeout_v2", "presence_v2",
+    "binary_v2", "idle_timeout_v2", "presence_v2", "longpoll_v2", "longpoll_wait",
 )  # fmt: skip
 def join_ref_is_always_said(talk: Conversation, want: Expected) -> list[Expected]:
     if want.kind != "message" or talk.vsn != "2.0.0" or want.value.join_ref is not None:
@@ -331,6 +331,26 @@ def no_error_handler_of_a_mount(talk: Conversation, want: Expected) -> list[Expe
 def refusal_says_why(talk: Conversation, want: Expected) -> list[Expected]:
     refused = want.kind == "status" and want.value >= 400 and want.reason == ""
     return [want._replace(reason="*")] if refused else [want]
+
+
+@deviation(
+    "57",
+    "a body is JSON or NDJSON: what a browser sends to any site unasked is not taken",
+    "longpoll_*",
+)
+def plain_text_is_refused(talk: Conversation, want: Expected) -> list[Expected]:
+    if want.kind == "http" and talk.content_type == "text/plain":
+        if talk.last is not None:
+            talk.refused.append(talk.last)
+        return [Expected("http", (200, 415))]
+    if want.kind == "message" and any(_follows(want.value, request) for request in talk.refused):
+        return []
+    return [want]
+
+
+def _follows(message: Message, left: Message) -> bool:
+    closed = message.event == "phx_close" and message.ref == left.join_ref
+    return message.topic == left.topic and (message.ref == left.ref or closed)
 
 
 @deviation(

@@ -9,25 +9,14 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from bridge_server.hub import Message as Published
 from tests.support.raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Frame, RawSocket
 from tests.support.recorded_server import PREFIX, RecordedServer
 from tests.vectors.deviations import DEVIATIONS
+from tests.vectors.longpolls import LongPolls, same
 from tests.vectors.recording import Conversation, Expected, Message, Scenario, Step, parse, parse_binary
 
 DISAPPEARS = {("reconnect", "a")}
 """Clients that vanish before the server is told to do something; the recording says so in its note."""
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal by value and type, at every depth: in Python 1 == True == 1.0, on the wire they differ."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 def bound(got: Any, want: Any, refs: dict[str, str]) -> Any:
@@ -155,6 +144,7 @@ class Replay:
         self.used: set[str] = set()
         self._lines: dict[str, Line] = {}
         self._presence_refs: dict[str, str] = {}
+        self._polls = LongPolls(self)
 
     async def run(self) -> None:
         try:
@@ -178,6 +168,8 @@ class Replay:
         line = self._lines.get(step.get("conn", ""))
         if "open" in step:
             await self._open(step)
+        elif "http" in step:
+            await self._polls.request(step["http"], self.scenario.steps[at + 1 : at + 2])
         elif "do" in step:
             return await self._do(at)
         elif line is None or line.talk.over:
@@ -188,7 +180,7 @@ class Replay:
             await self._other(step, line)
         return 1
 
-    def _deviate(self, talk: Conversation, want: Expected) -> list[Expected]:
+    def deviate(self, talk: Conversation, want: Expected) -> list[Expected]:
         wanted = [want]
         for deviation in DEVIATIONS.values():
             rewritten = [new for old in wanted for new in deviation.rewrite(talk, old)]
@@ -208,7 +200,7 @@ class Replay:
         for recorded in step.get("request_head", "").split("\r\n"):
             if recorded.lower().startswith("sec-websocket-protocol:"):
                 lines.append(recorded)
-        for want in self._deviate(talk, Expected("status", step["http_status"], "" if "body" in step else None)):
+        for want in self.deviate(talk, Expected("status", step["http_status"], "" if "body" in step else None)):
             socket = await RawSocket(self.server.port).__aenter__()
             self._lines[name] = line = Line(talk, socket, self._presence_refs)
             answer = await socket.upgrade(PREFIX + path, *lines)
@@ -288,7 +280,7 @@ class Replay:
 
     async def _closes(self, step: Step, line: Line) -> None:
         recorded = step["recv_close"]
-        for want in self._deviate(line.talk, Expected("close", recorded["code"], recorded["reason"])):
+        for want in self.deviate(line.talk, Expected("close", recorded["code"], recorded["reason"])):
             if want.kind == "alive":
                 await line.still_alive()
                 continue
@@ -299,7 +291,7 @@ class Replay:
         group: list[Expected] = []
         count = 0
         while at + count < len(self.scenario.steps) and _receives(step := self.scenario.steps[at + count], line):
-            group += self._deviate(line.talk, _expected(step, line.talk.vsn))
+            group += self.deviate(line.talk, _expected(step, line.talk.vsn))
             count += 1
         allowed = any_order(self.scenario.name, group, line.talk)
         if len(allowed) == 1:
@@ -322,6 +314,9 @@ class Replay:
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         for name in {name for scenario, name in DISAPPEARS if scenario == self.scenario.name}:
             self._lines.pop(name).socket.abort()
+        if url.path.startswith("sleep"):
+            await self._polls.nobody_polls(int(url.path.split()[1]))
+            return 1
         if url.path == "/ctl/disconnect":
             self.server.disconnect(query["id"].removeprefix("user:"))
             return 1
@@ -333,8 +328,7 @@ class Replay:
             if "recv_close" in following:  # this broadcast came too late: the socket was idle by then
                 await self._closes(following, self._lines[following["conn"]])
                 played = 2
-        topics = self.server.hub.topics
-        topics.publish(query["topic"], Published(query["event"], query["payload"].encode()))
+        self.server.publish(query["topic"], query["event"], query["payload"].encode())
         return played
 
 
