@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import os
 import re
+import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
@@ -293,7 +294,7 @@ def snippet(language: str, **values: str) -> str:
 
 
 async def says_what_a_home_publishes(hub: Hub, language: str, *command: str | Path, folder: Path, file: str) -> None:
-    """Run the README's example as an app of a home, publish an event, and wait until the example prints it."""
+    """Run the README's example as an app of a home, publish an event, wait until it prints it, press Ctrl-C."""
     server, home_token = hub.credentials.add_server("home")
     _, token = hub.credentials.add_device(server.server_id, "phone")
     code = snippet(language, **{"https://hub.example": hub.url, "SERVER_ID": server.server_id, "CREDENTIAL": token})
@@ -308,9 +309,13 @@ async def says_what_a_home_publishes(hub: Hub, language: str, *command: str | Pa
             await home.publish(text="heard in the README")
             while b"heard in the README" not in (line := await process.stdout.readline()):
                 assert line, "the example ended before it printed the event"
+            process.send_signal(signal.SIGINT)
+            rest, _ = await process.communicate()
+            assert b"Traceback" not in rest
     finally:
-        process.kill()
-        await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_the_python_example_of_the_readme_runs(hub: Hub, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ AT_END = """() => {
 }"""
 PLACE = """(text) => {
     const row = [...document.querySelectorAll(".row")].find((one) => one.querySelector(".text")?.textContent === text);
-    return Math.round(row.getBoundingClientRect().top - document.getElementById("scroller").getBoundingClientRect().top);
+    const top = document.getElementById("scroller").getBoundingClientRect().top;
+    return Math.round(row.getBoundingClientRect().top - top);
 }"""
 # Two frames: whatever changes the layout is drawn in the first, and what follows from it in the second.
 DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
