@@ -52,7 +52,7 @@ def cli() -> None:
     \b
     On the machine of the hub, nothing is to be configured:
         bridge-client serve                      # enrols itself, then forwards
-        bridge-client ingest events.jsonl        # publishes a file's events
+        bridge-client ingest events.jsonl --session garden   # publishes a file's events
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
         bridge-client doctor                     # when something is wrong
@@ -69,7 +69,9 @@ def cli() -> None:
 
 @cli.command("ingest", epilog=INGEST_EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True, path_type=Path, dir_okay=False))
-@click.option("--session", "session_id", help="The session_id that the events get.")
+@click.option(
+    "--session", "session_id", help="The session_id that the events get; without one, apps show them under no session."
+)
 @store_option
 @state_dir_option
 @as_json_option

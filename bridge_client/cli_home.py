@@ -69,7 +69,7 @@ def serve(as_json: bool, **options: Any) -> None:
 
     \b
         bridge-client serve
-        bridge-client ingest events.jsonl        # in another terminal
+        bridge-client ingest events.jsonl --session garden   # in another terminal
         bridge-client status
     """
     config = Config.from_env(**options)

@@ -46,11 +46,10 @@ def doctor(as_json: bool, **options: Any) -> None:
     elif sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
         for check, status, text, remedy in findings:
-            shown = (
-                text if len(text) <= columns - 22 else f"\n        {text}"
-            )  # never broken: it may hold a path to copy
-            advice = f"\n        → {remedy}" if remedy else ""
-            click.echo(f"{click.style(f'{status:<7}', **STYLES[status])} {check:<13} {shown}{advice}")
+            # The text is never broken, so that a path in it can be copied.
+            start = f"{check:<13} " if len(text) <= columns - 22 else f"{check}\n        "
+            end = f"\n        → {remedy}" if remedy else ""
+            click.echo(f"{click.style(f'{status:<7}', **STYLES[status])} {start}{text}{end}")
     else:
         for finding in findings:
             click.echo("\t".join((finding.status, finding.check, finding.text, finding.remedy or "")).rstrip())

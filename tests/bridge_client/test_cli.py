@@ -116,6 +116,20 @@ def test_an_error_says_what_to_do(shell: Shell, words: tuple[str, ...], code: in
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("flag", "variable", "level"), [(None, None, "WARNING"), (None, "DEBUG", "DEBUG"), ("ERROR", "DEBUG", "ERROR")]
+)
+def test_watch_logs_from_warning_on_unless_somebody_chose_a_level(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, flag: str | None, variable: str | None, level: str
+) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr(logs, "set_up", lambda chosen, *_args, **_options: levels.append(chosen))
+    if variable:
+        monkeypatch.setenv("SESSION_BRIDGE_LOG_LEVEL", variable)
+    shell("watch", *(("--log-level", flag) if flag else ()))
+    assert levels == [level]
+
+
 def test_an_app_needs_a_credential_of_its_own(shell: Shell) -> None:
     path = shell.state / "home.json"
     keys.save(path, Credential(NOWHERE, SERVER_ID, SECRET))
