@@ -161,8 +161,12 @@ def watch(
         cursor = None if since is None else (epoch, ids.parse(since))
     except BadEventId as error:
         raise click.UsageError(f"--since: {error}") from None
-    path = credential_file or config.state_dir / "app-credential.json"
+    path = credential_file or _app_credential(config)
     run(_watch(config, path, cursor, session_id, as_json))
+
+
+def _app_credential(config: Config) -> Path:
+    return config.state_dir / "app-credential.json"
 
 
 async def _watch(
@@ -170,9 +174,10 @@ async def _watch(
 ) -> None:
     credential = app.kept_credential(config, path)
     if credential is None:
+        out = "" if path == _app_credential(config) else f" --out {path}"
         fail(
             f"there is no {path}: this terminal is not paired with a home. At home `bridge-client pair` shows a link;"
-            f" then, here: bridge-client redeem LINK --out {path}\n"
+            f" then, here: bridge-client redeem LINK{out}\n"
             f"The hub's operator can make the file too: bridge-server devices add SERVER_ID NAME --out {path}"
         )
     async with app.app_client(credential, cursor=cursor, session_id=session_id) as client:

@@ -109,6 +109,11 @@ test("A84 checkpoints are not shown; lifecycle events are notes; unknown types a
   assert.equal(all[4].event, odd);
 });
 
+test("what was ingested as it was is kept whole, whatever type it names", () => {
+  const wrapped = ["final", "request_started", "note"].map((type) => ({ event_id: "1", type, session_id: "s", data: { type, content: "x" } }));
+  assert.deepEqual(items(...wrapped).map((item) => [item.kind, item.type]), [["other", "final"], ["other", "request_started"], ["other", "note"]]);
+});
+
 test("A120 A121 A143 notifications are upserted by id and leave when they end; each kind has its own place", () => {
   const transcript = new Transcript();
   const note = (type, more, session_id) => transcript.apply({ type, session_id, notification: { id: "n", severity: "warning", title: "T", revision: 1, ...more } });

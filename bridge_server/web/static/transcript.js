@@ -102,7 +102,7 @@ export class Session {
   }
 
   apply(event) {
-    const handle = HANDLERS[event.type];
+    const handle = isWrapped(event) ? undefined : HANDLERS[event.type];
     if (handle) handle.call(this, event, event.request_id ?? "");
     else if (!SILENT.has(event.type)) this.add({ kind: "other", type: String(event.type), event });
   }
@@ -279,6 +279,11 @@ function notify(notices, event, verb) {
     title: textOf(display.title ?? record.title ?? "Notification"),
     body: textOf(display.body ?? record.body ?? ""),
   });
+}
+
+/** As `bridge-client ingest` keeps what others wrote: the type is a stranger's word, and what it says is in `data`. */
+function isWrapped({ event_id: _id, type: _type, session_id: _session, data, ...more }) {
+  return typeof data === "object" && data !== null && !Object.keys(more).length;
 }
 
 const list = (value) => (Array.isArray(value) ? value : []);
