@@ -282,6 +282,19 @@ def test_the_readme_runs_what_the_makefile_has() -> None:
     assert [line for line in shown if not any(name and line.startswith(name[0].strip()) for name in real)] == []
 
 
+def test_the_readme_names_every_program_that_a_test_may_lack() -> None:
+    everywhere = {"sh", "true"}
+    used = {
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for words in re.findall(r"\brequires?\(((?:\"[\w-]+\"(?:, )?)+)\)", path.read_text("utf-8"))
+        for name in re.findall(r"[\w-]+", words)
+    }
+    cells = re.findall(r"^\| (.*?) \|", section(README, "Two commands"), re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}
+    assert used - everywhere - {"no-such-program"} == listed - {"npm"}
+
+
 def snippet(language: str, **values: str) -> str:
     """The README's example for a language, its made-up values replaced."""
     found = re.search(rf"^```{language}\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
