@@ -1,6 +1,7 @@
 """Where the home is put together: the one module that names concrete backends."""
 
 import asyncio
+import errno
 import logging
 import random
 import time
@@ -156,10 +157,7 @@ async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusRepor
             try:
                 await stack.enter_async_context(api)
             except OSError as error:
-                advice = "--api-port names another port (0: any free one), --no-api does without"
-                raise CantListen(
-                    f"can't listen on {config.api_host}:{port}: {error.strerror or error}; {advice}"
-                ) from None
+                raise CantListen(await _cant_listen(config.api_host, port, error)) from None
             report.url = api.url
             address.write(config.address_path, api.url)
             stack.callback(address.remove, config.address_path)
@@ -167,6 +165,16 @@ async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusRepor
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _cant_listen(host: str, port: int, error: OSError) -> str:
+    advice = "--api-port names another port (0: any free one), --no-api does without"
+    if error.errno == errno.EADDRINUSE and await local_api.is_home(host, port):
+        return (
+            f"another home, with a state directory of its own, answers on {host}:{port} already; for two homes on one"
+            f" machine {advice}"
+        )
+    return f"can't listen on {host}:{port}: {error.strerror or error}; {advice}"
 
 
 def source_name(config: Config) -> str:
@@ -198,7 +206,10 @@ def app_client(
 ) -> AppClient:
     """An app that reads the home of `credential`. Raises BadKeyFile when that is no app's."""
     if credential.device_id is None:
-        raise BadKeyFile("this is the credential of a home; an app needs its own: bridge-server devices add")
+        raise BadKeyFile(
+            "this is the credential of a home; an app needs its own: bridge-client redeem LINK (or, on the hub:"
+            " bridge-server devices add)"
+        )
     return AppClient(
         credential.hub_url, credential.credential, credential.server_id, cursor=cursor, session_id=session_id
     )

@@ -1,9 +1,11 @@
 """The command line of the home, and of a Python app. Prints; the work is in `app.py` and below it.
 
 Exit codes: 0 done (also when stopped by a signal), 1 it could not be done, 2 the command or a setting is wrong, 3 the
-hub will not have us (revoked or unknown credential, replaced by another): starting again can't help.
+hub will not have us (revoked or unknown credential, replaced by another): starting again can't help. 4 `ingest` skipped
+what was broken.
 """
 
+import errno
 import logging
 import os
 import signal
@@ -15,13 +17,17 @@ from typing import Any
 import click
 
 from bridge_client import app, cli_home, cli_pairing, ingest, logs, render
+from bridge_client.alone import HomeRuns
 from bridge_client.app_client import Event, Item
 from bridge_client.cli_parts import (
     EXIT_CODES,
     FILE,
+    INGEST_EXIT_CODES,
+    SKIPPED,
     as_json_option,
     fail,
     hub_url_option,
+    in_words,
     log_options,
     run,
     say,
@@ -46,7 +52,7 @@ def cli() -> None:
     \b
     On the machine of the hub, nothing is to be configured:
         bridge-client serve                      # enrols itself, then forwards
-        bridge-client ingest events.jsonl        # publishes a file's events
+        bridge-client ingest events.jsonl --session garden   # publishes a file's events
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
         bridge-client doctor                     # when something is wrong
@@ -61,22 +67,40 @@ def cli() -> None:
     """
 
 
-@cli.command("ingest", epilog=EXIT_CODES)
+@cli.command("ingest", epilog=INGEST_EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True, path_type=Path, dir_okay=False))
-@click.option("--session", "session_id", help="The session_id that the events get.")
+@click.option(
+    "--session", "session_id", help="The session_id that the events get; without one, apps show them under no session."
+)
 @store_option
 @state_dir_option
 @as_json_option
 def ingest_files(files: tuple[Path, ...], session_id: str | None, as_json: bool, **options: Any) -> None:
     """Publish the events in FILES (- is standard input): JSON lines, one JSON document, or server-sent events.
 
-    What is broken is reported with its line number and skipped; the rest goes through.
+    What is broken is reported with its line number and skipped; the rest goes through. Then the exit code is 4, so that
+    a script notices: do not publish the same file again, that would double what went through.
     """
+    for path in files:
+        _check_readable(path)
     config = Config.from_env(**options)
     run(_ingest(config, files, session_id, as_json))
 
 
+def _check_readable(path: Path) -> None:
+    # Before anything is published: whoever corrects the name and tries again must not publish the others twice.
+    if str(path) == "-":
+        return
+    try:
+        if not os.access(path, os.R_OK):
+            os.stat(path)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        fail(f"{path} can't be read ({error.strerror}); nothing was published: correct the name, or give - for a pipe")
+
+
 async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | None, as_json: bool) -> None:
+    skipped = 0
     async with app.open_store(config) as store:
         for path in files:
             standard = str(path) == "-"
@@ -95,6 +119,9 @@ async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | Non
             say(f"{path}: {report.published} published, {report.broken} skipped", counts if as_json else None)
             if stopped is not None:
                 fail(f"{path}: {stopped}")
+            skipped += report.broken
+    if skipped:
+        raise click.exceptions.Exit(SKIPPED)
 
 
 @cli.command(epilog=EXIT_CODES)
@@ -106,7 +133,7 @@ async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | Non
 @click.option("--session", "session_id", help="Only the events of this session.")
 @hub_url_option
 @state_dir_option
-@log_options
+@log_options("WARNING")
 @as_json_option
 def watch(
     as_json: bool,
@@ -118,18 +145,28 @@ def watch(
 ) -> None:
     """Print each event of a home as one line, live, until SIGINT or SIGTERM; with --json, as the home wrote it.
 
-    Drops are bridged: what happened meanwhile follows in its place. What can't follow is said on standard error.
+    Drops are bridged: what happened meanwhile follows in its place. What can't follow is said on standard error, as are
+    log records from WARNING on, or from the level you choose.
+
+    \b
+        bridge-client pair                       # at home; shows a link
+        bridge-client redeem LINK                # here, once
+        bridge-client watch
     """
     if epoch is not None and since is None:
         raise click.UsageError("--epoch goes with --since: name the event id to resume behind")
-    config = Config.from_env(**{"log_level": "WARNING"} | {k: v for k, v in options.items() if v is not None})
+    config = Config.from_env(defaults={"log_level": "WARNING"}, **options)
     logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
     try:
         cursor = None if since is None else (epoch, ids.parse(since))
     except BadEventId as error:
         raise click.UsageError(f"--since: {error}") from None
-    path = credential_file or config.state_dir / "app-credential.json"
+    path = credential_file or _app_credential(config)
     run(_watch(config, path, cursor, session_id, as_json))
+
+
+def _app_credential(config: Config) -> Path:
+    return config.state_dir / "app-credential.json"
 
 
 async def _watch(
@@ -137,7 +174,12 @@ async def _watch(
 ) -> None:
     credential = app.kept_credential(config, path)
     if credential is None:
-        fail(f"there is no {path}; on the hub: bridge-server devices add SERVER_ID NAME --out {path}")
+        out = "" if path == _app_credential(config) else f" --out {path}"
+        fail(
+            f"there is no {path}: this terminal is not paired with a home. At home `bridge-client pair` shows a link;"
+            f" then, here: bridge-client redeem LINK{out}\n"
+            f"The hub's operator can make the file too: bridge-server devices add SERVER_ID NAME --out {path}"
+        )
     async with app.app_client(credential, cursor=cursor, session_id=session_id) as client:
         async for item in client:
             _show(item, as_json)
@@ -161,8 +203,7 @@ def main() -> None:
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `__main__` left it; from here on it is caught
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        cli.main(standalone_mode=False, prog_name="bridge-client")
-        code = 0
+        code = cli.main(standalone_mode=False, prog_name="bridge-client") or 0
     except BadConfig as error:
         code = _complain(str(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -176,8 +217,10 @@ def main() -> None:
         # Whoever read our output has enough; the interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except (BadKeyFile, EnrolmentFailed, SourceRefused, StoreError, DamagedCursor, OSError) as error:
+    except (BadKeyFile, EnrolmentFailed, HomeRuns, SourceRefused, StoreError, DamagedCursor) as error:
         code = _complain(str(error), 1)
+    except OSError as error:
+        code = _complain(in_words(error), 1)
     except Exception as error:
         logging.getLogger("bridge_client.cli").debug("internal error", exc_info=True)
         code = _complain(f"internal error ({type(error).__name__}: {error}); --log-level DEBUG shows more", 1)

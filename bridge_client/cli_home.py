@@ -2,15 +2,14 @@
 
 import json
 import os
+import shutil
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bridge_client import app, logs
+from bridge_client.alone import alone
 from bridge_client.cli_parts import (
     EXIT_CODES,
     FILE,
@@ -37,6 +36,12 @@ _api_port = click.option(
 _api = click.option("--api/--no-api", default=None, help="Answer programs on this machine over HTTP (the default).")
 _source = click.option("--source", help="http://HOST/events, https://... or sqlite:PATH?table=NAME.")
 
+STYLES: Final[dict[str, dict[str, Any]]] = {
+    "ok": {"fg": "green"},
+    "warn": {"fg": "yellow"},
+    "fail": {"fg": "red", "bold": True},
+}
+
 
 def add_to(cli: click.Group) -> None:
     """Give `cli` these commands."""
@@ -52,18 +57,19 @@ def add_to(cli: click.Group) -> None:
 @_api_port
 @_api
 @state_dir_option
-@log_options
+@log_options()
 @as_json_option
 def serve(as_json: bool, **options: Any) -> None:
     """Forward the store's events to the hub until SIGINT or SIGTERM. Logs go to standard error.
 
-    Without a credential it gets one from a hub on this machine by itself, and waits until that hub is there. Programs
+    Without a credential it gets one from a hub on this machine by itself, and waits until that hub is there. A state
+    directory has one home at a time: a second one is refused, and needs a directory of its own (--state-dir). Programs
     on this machine may ask for events meanwhile: GET /events on port 4100, with the token in home-api.token of the
     state directory. Events are published through the store's file, by this process or any other:
 
     \b
         bridge-client serve
-        bridge-client ingest events.jsonl        # in another terminal
+        bridge-client ingest events.jsonl --session garden   # in another terminal
         bridge-client status
     """
     config = Config.from_env(**options)
@@ -83,7 +89,7 @@ def serve(as_json: bool, **options: Any) -> None:
 @hub_url_option
 @_api
 @state_dir_option
-@log_options
+@log_options()
 @as_json_option
 def forward(as_json: bool, **options: Any) -> None:
     """Forward the events of somebody else's server or file to the hub, with no store of ours between.
@@ -109,6 +115,11 @@ def forward(as_json: bool, **options: Any) -> None:
 
 
 async def _home(config: Config, as_json: bool) -> None:
+    with alone(config.state_dir, config.source):
+        await _forward(config, as_json)
+
+
+async def _forward(config: Config, as_json: bool) -> None:
     async with app.open_source(config) as opened, app.answering(config, opened) as report:
         credential = await app.obtain_credential(config)
         async with app.forwarding(config, credential, opened.source) as forwarder:
@@ -186,7 +197,8 @@ def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
 def doctor(as_json: bool, **options: Any) -> None:
     """Look for what is wrong: files and their modes, credential, store, cursor, disk, hub, certificate, clock.
 
-    Changes nothing. Exit code 1 when a check failed; a warning alone is 0.
+    Changes nothing. A line for each check; into a pipe, with tabs between state, name, finding and remedy. Exit code 1
+    when a check failed; a warning alone is 0.
     """
     run(_doctor(Config.from_env(**options), as_json))
 
@@ -195,21 +207,20 @@ async def _doctor(config: Config, as_json: bool) -> None:
     checks = [check async for check in examine(config, app.open_store)]
     if as_json:
         click.echo(json.dumps([check._asdict() for check in checks]))
+    elif sys.stdout.isatty():
+        for check in checks:
+            click.echo(_line(check, shutil.get_terminal_size().columns))
     else:
-        Console(highlight=False).print(_table(checks))
+        for check in checks:
+            click.echo("\t".join(harmless(part) for part in (check.state, *check[:1], *check[2:])).rstrip())
     failed = [check.name for check in checks if check.state == "fail"]
     if failed:
         fail(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
 
 
-def _table(checks: list[Check]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("check", "", "found", "what to do"):
-        table.add_column(column, overflow="fold")
-    styles = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-    for check in checks:
-        # Text, not markup: what was found may hold brackets.
-        cells = [Text(harmless(part)) for part in (check.name, check.state, check.found, check.remedy)]
-        cells[1].stylize(styles[check.state])
-        table.add_row(*cells)
-    return table
+def _line(check: Check, columns: int) -> str:
+    name, state, found, remedy = map(harmless, check)
+    # What was found is never broken, so that a path in it can be copied.
+    start = f"{name:<17} " if len(found) <= columns - 24 else f"{name}\n      "
+    end = f"\n      → {remedy}" if remedy else ""
+    return f"{click.style(f'{state:<5}', **STYLES[check.state])} {start}{found}{end}"

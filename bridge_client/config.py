@@ -168,13 +168,16 @@ class Config:
         return self.instance or f"{socket.gethostname()}:{os.getpid()}"
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> "Config":
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, defaults: Mapping[str, Any] | None = None, **overrides: Any
+    ) -> "Config":
         """Read the file that SESSION_BRIDGE_CONFIG names, then the environment, then `overrides` that are not None.
 
-        Lists are comma-separated in the environment; an empty variable counts as absent. Raises BadConfig.
+        `defaults` take the place of a setting's own default. Lists are comma-separated in the environment; an empty
+        variable counts as absent. Raises BadConfig.
         """
         environ = os.environ if environ is None else environ
-        named: dict[str, Any] = {"state_dir": str(default_state_dir(environ))}
+        named: dict[str, Any] = {"state_dir": str(default_state_dir(environ)), **(defaults or {})}
         sources: dict[str, str] = {}
         known = {row.name: row.type for row in fields(cls)}
         path = environ.get(PREFIX + "CONFIG")

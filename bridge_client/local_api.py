@@ -7,11 +7,26 @@ import aiohttp
 import msgspec
 
 from bridge_client import local_token
+from bridge_client.api import PROGRAM
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=3.0)
 MAX_ANSWER: Final = 1 << 20
 
 _ANSWER: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+async def is_home(host: str, port: int) -> bool:
+    """Whether what listens there is a home."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - compared, not bound
+    url = f"http://[{host}]:{port}/health" if ":" in host else f"http://{host}:{port}/health"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT) as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            return _ANSWER.decode(await response.content.read(MAX_ANSWER)).get("program") == PROGRAM
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return False
 
 
 async def status(url: str, state_dir: Path) -> dict[str, Any] | str:

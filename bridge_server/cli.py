@@ -12,14 +12,15 @@ import signal
 import socket
 import sqlite3
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 import uvloop
 
 from bridge_server import cli_credentials, cli_doctor, logs, open_files
-from bridge_server.cli_parts import EXIT_CODES, fail, print_json, store_options
-from bridge_server.config import BadConfig, Config
+from bridge_server.cli_parts import EXIT_CODES, fail, in_words, print_json, store_options
+from bridge_server.config import MAX_CONNECTIONS, BadConfig, Config
 from bridge_server.database import BadDatabase
 
 
@@ -55,7 +56,8 @@ def serve(as_json: bool, **options: Any) -> None:
     """
     config = Config.from_env(**options)
     logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
-    open_files.raise_limit(config.max_connections)
+    chosen = config.max_connections != MAX_CONNECTIONS
+    config = replace(config, max_connections=open_files.raise_limit(config.max_connections, chosen=chosen))
     try:
         uvloop.run(_serve(config, as_json))
     except socket.gaierror as error:
@@ -119,8 +121,10 @@ def main() -> None:
         # Whoever read our output has enough; the interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except (BadDatabase, OSError, sqlite3.Error) as error:
+    except (BadDatabase, sqlite3.Error) as error:
         code = _complain(str(error), 1)
+    except OSError as error:
+        code = _complain(in_words(error), 1)
     except Exception as error:
         logging.getLogger("bridge_server.cli").debug("internal error", exc_info=True)
         code = _complain(

@@ -1,18 +1,20 @@
 """The command `doctor`. Prints; the checks are in `doctor.py`."""
 
 import asyncio
+import shutil
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bridge_server.cli_parts import EXIT_CODES, print_json, store_options
 from bridge_server.config import BadConfig, Config
 
-STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+STYLES: Final[dict[str, dict[str, Any]]] = {
+    "ok": {"fg": "green"},
+    "warning": {"fg": "yellow"},
+    "failed": {"fg": "red", "bold": True},
+}
 
 
 def add_to(cli: click.Group) -> None:
@@ -42,14 +44,12 @@ def doctor(as_json: bool, **options: Any) -> None:
     if as_json:
         print_json({"ok": not failed, "checks": [finding._asdict() for finding in findings]})
     elif sys.stdout.isatty():
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for finding in findings:
-            text = finding.text + (f"\n→ {finding.remedy}" if finding.remedy else "")
-            table.add_row(Text(finding.status, STYLES[finding.status]), finding.check, Text(text))
-        Console(highlight=False).print(table)
+        columns = shutil.get_terminal_size().columns
+        for check, status, text, remedy in findings:
+            # The text is never broken, so that a path in it can be copied.
+            start = f"{check:<13} " if len(text) <= columns - 22 else f"{check}\n        "
+            end = f"\n        → {remedy}" if remedy else ""
+            click.echo(f"{click.style(f'{status:<7}', **STYLES[status])} {start}{text}{end}")
     else:
         for finding in findings:
             click.echo("\t".join((finding.status, finding.check, finding.text, finding.remedy or "")).rstrip())

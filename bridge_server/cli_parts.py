@@ -1,6 +1,7 @@
 """What the hub's commands share: options, how a list and a credential are printed, how one ends in an error."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -158,7 +159,7 @@ def show_list(entries: Sequence[Entry], as_json: bool) -> None:
         table = Table(*rows[0], box=None, header_style="bold")
         for row in rows:
             table.add_row(*map(shown, row.values()), style="dim" if row["revoked"] else None)
-        Console().print(table)
+        Console(width=10_000).print(table)  # never broken: what does not fit is for the terminal to wrap
     else:
         for row in rows:
             click.echo("\t".join(map(shown, row.values())))
@@ -182,3 +183,12 @@ def print_json(value: object) -> None:
 def fail(message: str) -> NoReturn:
     """End the command with exit code 1 and one sentence."""
     raise click.ClickException(message)
+
+
+def in_words(error: OSError) -> str:
+    """What the system refused, where, and what to look at."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    advice = {errno.ENOSPC: "make room on the disk", errno.EDQUOT: "make room on the disk"}
+    look = advice.get(error.errno or 0, "check the name, and what this user may do there")
+    return f"{os.fsdecode(error.filename)} can't be used ({error.strerror}); {look}"

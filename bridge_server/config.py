@@ -24,6 +24,9 @@ Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 
+MAX_CONNECTIONS = 20_000
+"""The default of `max_connections`."""
+
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 """The hosts that only this machine can reach."""
 
@@ -91,8 +94,8 @@ class Config:
     channel_limit: Count = 100
     """How many topics one socket may have joined at a time."""
 
-    max_connections: Count = 20_000
-    """How many sockets are open at most; further ones get 503 with Retry-After."""
+    max_connections: Count = MAX_CONNECTIONS
+    """How many sockets are open at most; further ones get 503. Fewer where too few files may be open."""
 
     status_grace: Annotated[float, Meta(ge=0)] = 5.0
     """How long a home may be away before its apps are told that it is offline."""

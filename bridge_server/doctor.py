@@ -153,7 +153,11 @@ def _files(config: Config) -> Finding:
     if limit.enough:
         most = "any number" if limit.hard is None else limit.hard
         return Finding("open files", "ok", f"{most} allowed, max_connections = {config.max_connections} fits")
-    text = f"{limit.hard} allowed, max_connections = {config.max_connections} needs {limit.needed}"
+    fit = max(1, (limit.hard or 0) - open_files.BESIDE_SOCKETS)
+    text = (
+        f"{limit.hard} allowed, so the hub takes {fit} connections;"
+        f" max_connections = {config.max_connections} needs {limit.needed}"
+    )
     return Finding("open files", "warning", text, "raise the limit (ulimit -Hn, LimitNOFILE=) or lower max_connections")
 
 

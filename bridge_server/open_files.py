@@ -2,6 +2,7 @@
 
 import logging
 import resource
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 BESIDE_SOCKETS: Final = 100
@@ -29,22 +30,34 @@ def limit(max_connections: int) -> OpenFiles:
     return OpenFiles(max_connections + BESIDE_SOCKETS, soft, hard)
 
 
-def raise_limit(max_connections: int) -> None:
-    """Raise this process's own limit as far as `max_connections` needs and the system lets it; log what is missing."""
+def raise_limit(max_connections: int, *, chosen: bool) -> int:
+    """Raise this process's own limit as far as `max_connections` needs and the system lets it.
+
+    Returns how many connections then fit, at most `max_connections`; logs it when they are fewer: as a warning only if
+    somebody has `chosen` that number.
+    """
     found = limit(max_connections)
-    if found.soft is not None and found.soft < found.needed:
+    allowed = found.soft
+    if allowed is not None and allowed < found.needed:
         wanted = found.needed if found.hard is None else min(found.needed, found.hard)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, _get()[1]))
-        except (OSError, ValueError) as error:
-            _log.warning("the limit of open files stays at %d: %s", found.soft, error)
-            return
-    if not found.enough:
-        _log.warning(
-            "%d open files are allowed, max_connections needs %d: raise the limit or lower max_connections",
-            found.hard,
-            found.needed,
-        )
+        if wanted > allowed:
+            with suppress(OSError, ValueError):  # macOS says no to some numbers below its hard limit
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, _get()[1]))
+                allowed = wanted
+    if allowed is None or allowed >= found.needed:
+        return max_connections
+    fit = max(1, allowed - BESIDE_SOCKETS)
+    _log.log(
+        logging.WARNING if chosen else logging.INFO,
+        "takes %d connections at most, because %d open files are allowed; for %d raise that limit to %d"
+        " (ulimit -Hn, in a unit LimitNOFILE=), or set max_connections = %d",
+        fit,
+        allowed,
+        max_connections,
+        found.needed,
+        fit,
+    )
+    return fit
 
 
 def _get() -> tuple[int, int]:

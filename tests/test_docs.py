@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import os
 import re
+import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
@@ -281,6 +282,19 @@ def test_the_readme_runs_what_the_makefile_has() -> None:
     assert [line for line in shown if not any(name and line.startswith(name[0].strip()) for name in real)] == []
 
 
+def test_the_readme_names_every_program_that_a_test_may_lack() -> None:
+    everywhere = {"sh", "true"}
+    used = {
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for words in re.findall(r"\brequires?\(((?:\"[\w-]+\"(?:, )?)+)\)", path.read_text("utf-8"))
+        for name in re.findall(r"[\w-]+", words)
+    }
+    cells = re.findall(r"^\| (.*?) \|", section(README, "Two commands"), re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}
+    assert used - everywhere - {"no-such-program"} == listed - {"npm"}
+
+
 def snippet(language: str, **values: str) -> str:
     """The README's example for a language, its made-up values replaced."""
     found = re.search(rf"^```{language}\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -293,7 +307,7 @@ def snippet(language: str, **values: str) -> str:
 
 
 async def says_what_a_home_publishes(hub: Hub, language: str, *command: str | Path, folder: Path, file: str) -> None:
-    """Run the README's example as an app of a home, publish an event, and wait until the example prints it."""
+    """Run the README's example as an app of a home, publish an event, wait until it prints it, press Ctrl-C."""
     server, home_token = hub.credentials.add_server("home")
     _, token = hub.credentials.add_device(server.server_id, "phone")
     code = snippet(language, **{"https://hub.example": hub.url, "SERVER_ID": server.server_id, "CREDENTIAL": token})
@@ -308,9 +322,13 @@ async def says_what_a_home_publishes(hub: Hub, language: str, *command: str | Pa
             await home.publish(text="heard in the README")
             while b"heard in the README" not in (line := await process.stdout.readline()):
                 assert line, "the example ended before it printed the event"
+            process.send_signal(signal.SIGINT)
+            rest, _ = await process.communicate()
+            assert b"Traceback" not in rest
     finally:
-        process.kill()
-        await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_the_python_example_of_the_readme_runs(hub: Hub, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bridge_client import app, doctor, local_token
 from bridge_client.api.events import _NAMES, Events
 from bridge_client.api.server import _EXPLAINED, _REFUSED, Api
 from bridge_client.api.status import StatusReport
-from bridge_client.cli_parts import EXIT_CODES
+from bridge_client.cli_parts import INGEST_EXIT_CODES
 from bridge_client.clock import SystemClock
 from bridge_client.config import Config
 from bridge_client.lag import Lag
@@ -41,7 +41,8 @@ def test_no_help_is_shown_of_a_command_that_is_none() -> None:
 
 def test_every_command_names_the_exit_codes_and_the_page_explains_them() -> None:
     rows = table(CLI.read_text("utf-8"))
-    assert [row["exit code"] for row in rows] == re.findall(r"(\d) ", EXIT_CODES) == ["0", "1", "2", "3"]
+    assert [row["exit code"] for row in rows] == re.findall(r"(\d) ", INGEST_EXIT_CODES)
+    assert [row["exit code"] for row in rows] == ["0", "1", "2", "3", "4"]
     for path in every_command():
         assert "Exit codes" in said(path), path
 
@@ -112,7 +113,7 @@ async def test_the_shell_examples_work(tmp_path: Path) -> None:
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [len(answer["events"]) for answer in answers[:3]] == [0, 2, 3]
     assert answers[3]["pid"]
-    assert answers[4] == {"status": "ok"}
+    assert answers[4] == {"status": "ok", "program": "bridge-client"}
 
 
 async def test_the_python_example_works(tmp_path: Path) -> None:

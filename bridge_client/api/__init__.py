@@ -9,7 +9,10 @@ listed, a body is JSON, and everything but /health carries the local token. Erro
 `{"error": {"code", "message", ...}}`. Nothing an answer holds may be cached.
 """
 
-from typing import Any
+from typing import Any, Final
+
+PROGRAM: Final = "bridge-client"
+"""What /health says answers: so that another home can be told from another program."""
 
 
 class ApiError(Exception):

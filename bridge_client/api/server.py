@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from bridge_client import local_token
-from bridge_client.api import ApiError
+from bridge_client.api import PROGRAM, ApiError
 from bridge_client.store import StoreError
 from protocol.loopback import LOOPBACK_NAMES, check_request, expected_hosts, normal_origin, own_origins
 
@@ -129,7 +129,7 @@ def problem(error: ApiError, answer: web.HTTPException | None = None) -> web.Res
 
 
 async def _health(request: web.Request) -> web.Response:
-    return web.json_response({"status": "ok"})
+    return web.json_response({"status": "ok", "program": PROGRAM})
 
 
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - named in order to be recognised

@@ -55,7 +55,7 @@ def test_ingest_reports_each_file_and_each_broken_line(shell: Shell, tmp_path: P
     lines.write_text('{"type":"a"}\n{"broken\n[1]\n')
     document.write_text('{\n  "type": "b"\n}\n')
     code, out, err = shell("ingest", str(lines), str(document), "--session", "s")
-    assert code == 0
+    assert code == 4, "what was skipped must not look like success"
     assert out.splitlines() == [f"{lines}: 2 published, 1 skipped", f"{document}: 1 published, 0 skipped"]
     assert err.startswith(f"{lines}:2: ")
     code, out, _ = shell("ingest", str(document), "--json")
@@ -95,11 +95,18 @@ def test_a_credential_goes_to_its_own_hub_only(shell: Shell) -> None:
         (("serve", "--hub-url", "https://hub.example"), 1, "not on this machine"),
         (("serve", "--hub-url", "hub.example"), 2, "--hub-url"),
         (("serve", "--store", "/dev/null/x"), 1, "/dev/null/x"),
-        (("ingest", "/nowhere/at/all"), 1, "/nowhere/at/all"),
+        (
+            ("ingest", "/nowhere/at/all"),
+            1,
+            "/nowhere/at/all can't be read (No such file or directory); nothing was published",
+        ),
+        (("ingest", str(ROOT / "README.md"), "/nowhere"), 1, "nothing was published: correct the name"),
         (("ingest",), 2, "FILES"),
         (("watch", "--since", "007"), 2, "--since"),
         (("watch", "--epoch", "e"), 2, "--epoch goes with --since"),
         (("watch",), 1, "bridge-server devices add"),
+        (("watch",), 1, "At home `bridge-client pair` shows a link; then, here: bridge-client redeem LINK"),
+        (("status", "--store", f"{ROOT}/README.md/x"), 1, "README.md/x"),
         (("nonsense",), 2, "nonsense"),
     ],
 )
@@ -107,6 +114,20 @@ def test_an_error_says_what_to_do(shell: Shell, words: tuple[str, ...], code: in
     ended, out, err = shell(*words)
     assert (ended, out) == (code, "")
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "level"), [(None, None, "WARNING"), (None, "DEBUG", "DEBUG"), ("ERROR", "DEBUG", "ERROR")]
+)
+def test_watch_logs_from_warning_on_unless_somebody_chose_a_level(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, flag: str | None, variable: str | None, level: str
+) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr(logs, "set_up", lambda chosen, *_args, **_options: levels.append(chosen))
+    if variable:
+        monkeypatch.setenv("SESSION_BRIDGE_LOG_LEVEL", variable)
+    shell("watch", *(("--log-level", flag) if flag else ()))
+    assert levels == [level]
 
 
 def test_an_app_needs_a_credential_of_its_own(shell: Shell) -> None:

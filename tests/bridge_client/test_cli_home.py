@@ -119,6 +119,30 @@ async def test_a_taken_port_is_one_sentence_with_two_ways_out(home: Home) -> Non
             assert about["api_url"] is None
 
 
+async def test_a_second_home_on_the_same_state_directory_is_refused_and_the_first_goes_on(home: Home) -> None:
+    source = f"sqlite:{home.state / 'agent.db'}?table=events"
+    async with serving(*home.words("serve", "--api-port", "0")) as (first, about):
+        for words in (("serve", "--api-port", "0"), ("serve", "--no-api"), ("forward", "--source", source)):
+            code, out, err = await run(*home.words(*words))
+            assert (code, out) == (1, "")
+            assert f"a home already runs here: process {first.pid} has the state directory {home.state}" in err
+            assert f"bridge-client status --state-dir {home.state}\n" in err
+            assert "SESSION_BRIDGE_STATE_DIR" in err
+            assert "Traceback" not in err
+        facts = await home.facts()
+        assert (facts["running"], facts["pid"], facts["connected"]) == (True, first.pid, True)
+        port = about["api_url"].rpartition(":")[2]
+        other = str(home.state.with_name("other"))
+        code, out, err = await run("serve", "--state-dir", other, "--api-port", port)
+        assert (code, out) == (1, "")
+        assert f"another home, with a state directory of its own, answers on 127.0.0.1:{port}" in err
+    async with serving(*home.words("serve", "--api-port", "0")) as (killed, _):
+        killed.kill()
+        await killed.wait()
+    async with serving(*home.words("serve", "--api-port", "0")):  # a crash leaves nothing to clean up
+        assert (await home.facts())["running"]
+
+
 async def test_status_shows_age_and_lag_not_just_connected(home: Home, tmp_path: Path) -> None:
     await home.ingest(tmp_path, 3)
     facts = await home.facts()

@@ -19,7 +19,9 @@ from bridge_client.store.memory import MemoryStore
 STREAMS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "streams"
 FILES = sorted(path for path in STREAMS.glob("*/*") if path.parent.name != "licenses")
 
-needs_streams = pytest.mark.skipif(not FILES, reason=f"{STREAMS} is not there")
+needs_streams = pytest.mark.skipif(
+    not FILES, reason="the recorded streams are not on this machine: they are no part of the repository"
+)
 
 
 async def pieces(data: bytes, size: int = 1000) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import socket
@@ -105,22 +106,47 @@ async def test_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit
 
 
 @pytest.mark.parametrize(
-    ("limit", "connections", "raised"),
+    ("limit", "connections", "raised", "fit"),
     [
-        ((256, 30_000), 20_000, 20_100),
-        ((256, 1024), 20_000, 1024),
-        ((256, -1), 20_000, 20_100),
-        ((9000, 9000), 20, None),
+        ((256, 30_000), 20_000, 20_100, 20_000),
+        ((256, 1024), 20_000, 1024, 924),
+        ((20_000, 20_000), 20_000, None, 19_900),
+        ((256, -1), 20_000, 20_100, 20_000),
+        ((9000, 9000), 20, None, 20),
+        ((50, 50), 20_000, None, 1),
     ],
 )
-def test_serve_raises_its_own_limit(
-    monkeypatch: pytest.MonkeyPatch, limit: tuple[int, int], connections: int, raised: int | None
+@pytest.mark.parametrize("chosen", [True, False])
+def test_serve_raises_its_own_limit_and_warns_only_of_a_number_that_was_chosen_and_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limit: tuple[int, int],
+    connections: int,
+    raised: int | None,
+    fit: int,
+    chosen: bool,
 ) -> None:
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr(open_files.resource, "getrlimit", lambda _what: limit)
     monkeypatch.setattr(open_files.resource, "setrlimit", lambda _what, value: set_to.append(value))
-    open_files.raise_limit(connections)
+    with caplog.at_level(logging.INFO):
+        assert open_files.raise_limit(connections, chosen=chosen) == fit
     assert set_to == ([] if raised is None else [(raised, limit[1])])
+    assert (
+        [record.levelname for record in caplog.records] == []
+        if fit == connections
+        else ["WARNING" if chosen else "INFO"]
+    )
+    assert fit == connections or f"max_connections = {fit}" in caplog.text
+
+
+def test_a_system_that_refuses_a_higher_limit_leaves_what_fits_into_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_what: int, _value: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(open_files.resource, "getrlimit", lambda _what: (256, -1))
+    monkeypatch.setattr(open_files.resource, "setrlimit", refuse)
+    assert open_files.raise_limit(20_000, chosen=False) == 156
 
 
 async def test_a_clock_that_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

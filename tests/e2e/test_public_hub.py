@@ -109,7 +109,7 @@ async def _fresh_host(hub: Machine) -> None:
     code, said = await hub.run("nginx; nginx -T")
     assert code == 0, said
     if "/etc/nginx/conf.d/*.conf" not in said:
-        missing("this nginx does not read /etc/nginx/conf.d")
+        missing("this nginx reads no folder conf.d")
 
 
 async def _nothing_gets_in(machines: Site) -> None:

@@ -37,7 +37,11 @@ class Scene:
         return HubProgram(self.hub_folder, self.port, **settings)  # type: ignore[arg-type]
 
     def home(self, name: str = "home", **settings: object) -> HomeProgram:
-        return HomeProgram(self.home_folder, name, **settings)  # type: ignore[arg-type]
+        """The home; under another name one with a state directory of its own, over the same store and credential."""
+        if name == "home":
+            return HomeProgram(self.home_folder, name, **settings)  # type: ignore[arg-type]
+        kept = {"store": self.home_folder / "home.db", "credential_file": self.home_folder / "home-credential.json"}
+        return HomeProgram(self.folder / name, name, **kept, **settings)  # type: ignore[arg-type]
 
     def ingest(self, name: str = "ingest") -> IngestProgram:
         return IngestProgram(self.home_folder, name)

@@ -69,11 +69,29 @@ test("A42 A44 A45 A47 the state of a request: completed is said last even after 
   const started = { type: "request_started", ...R, stream: true };
   const completed = { type: "request_completed", ...R };
   assert.deepEqual(brief(items(started)), [["request", "running"]]);
-  assert.deepEqual(brief(items(started, completed)), [["request", "completed"]]);
-  assert.deepEqual(brief(items(started, { type: "request_cancelled", ...R }, completed)), [["request", "cancelled"]]);
+  assert.deepEqual(brief(items(started, completed)), [["request", "over"], ["request", "completed"]]);
+  assert.deepEqual(brief(items(started, { type: "request_cancelled", ...R }, completed)), [["request", "over"], ["request", "cancelled"]]);
   const failed = items(started, partial("Hel"), { type: "error", ...R, detail: "no power" }, completed);
-  assert.deepEqual(brief(failed), [["request", "failed"], ["message", "Hel"], ["error", "no power"]]);
+  assert.deepEqual(brief(failed), [["request", "over"], ["message", "Hel"], ["error", "no power"], ["request", "failed"]]);
   assert.ok(!failed[1].streaming);
+});
+
+test("A42 A44 how a request ended stands behind its answer, whatever else goes on meanwhile", () => {
+  const asked = (text) => ({ type: "message_appended", session_id: "s", role: "user", content: text });
+  const [started, completed] = [{ type: "request_started", ...R }, { type: "request_completed", ...R }];
+  const all = items(asked("Why?"), started, partial("Be"), final({ role: "assistant", content: "Because." }), completed, asked("And?"), { ...started, request_id: "q" });
+  assert.deepEqual(brief(all), [["message", "Why?"], ["request", "over"], ["message", "Because."], ["request", "completed"], ["message", "And?"], ["request", "running"]]);
+  const crossed = items(started, { ...started, request_id: "q" }, partial("a"), { ...completed, request_id: "q" }, completed);
+  assert.deepEqual(brief(crossed).slice(2), [["message", "a"], ["request", "completed"], ["request", "completed"]]);
+  assert.deepEqual(brief(items(completed)), [["request", "completed"]]); // begun before this page came
+});
+
+test("A62 a call's id is its request's own: the same id in the next request is another call", () => {
+  const call = (request_id, name) => ({ type: "tool_calls", session_id: "s", request_id, tool_calls: [{ id: "call_0", function: { name, arguments: "{}" } }] });
+  const done = (request_id, text) => ({ type: "tool_results", session_id: "s", request_id, messages: [tool("call_0", text)] });
+  const growing = { type: "tool_partial", session_id: "s", request_id: "q", tool_call_id: "call_0", phase: "stream", payload: { part: "so far" } };
+  const all = items(call("r", "look"), done("r", "saw it"), call("q", "read"), growing, { ...done("q", "read it"), type: "final" });
+  assert.deepEqual(all.map((item) => [item.kind, item.output, item.result]), [["tool", "", "saw it"], ["tool", "so far", "read it"]]);
 });
 
 test("A84 checkpoints are not shown; lifecycle events are notes; unknown types are kept whole", () => {
@@ -89,6 +107,11 @@ test("A84 checkpoints are not shown; lifecycle events are notes; unknown types a
   assert.deepEqual(all.map((item) => item.kind), ["note", "message", "note", "note", "other"]);
   assert.equal(all[2].text, "Message 1 was changed to: What?");
   assert.equal(all[4].event, odd);
+});
+
+test("what was ingested as it was is kept whole, whatever type it names", () => {
+  const wrapped = ["final", "request_started", "note"].map((type) => ({ event_id: "1", type, session_id: "s", data: { type, content: "x" } }));
+  assert.deepEqual(items(...wrapped).map((item) => [item.kind, item.type]), [["other", "final"], ["other", "request_started"], ["other", "note"]]);
 });
 
 test("A120 A121 A143 notifications are upserted by id and leave when they end; each kind has its own place", () => {

@@ -12,7 +12,7 @@ from tests.vectors.replay import Replay
 REPLAYED = [name for name in scenarios() if name not in LEFT_OUT]
 
 recording = pytest.mark.skipif(
-    not scenarios(), reason=f"the recording is not at hand: {PATH.name} in ../shared/vectors"
+    not scenarios(), reason=f"the recording {PATH.name} is not on this machine: it is no part of the repository"
 )
 
 

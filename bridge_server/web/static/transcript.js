@@ -1,7 +1,8 @@
 /**
  * What the events of one home add up to: sessions, and in each the items a person reads. Pure: no DOM, no clock.
  *
- * An item is changed in place while it grows (a message by its partials, a tool call by its output) and never moves.
+ * An item is changed in place while it grows (a message by its partials, a tool call by its output) and never moves:
+ * what a request says first ("working") and last ("done") are two items.
  * `session.changed` collects the items to draw again; whoever draws empties it.
  *
  * @module transcript
@@ -63,7 +64,7 @@ export class Transcript {
 
 /**
  * One session. Items: `{n, kind, …}` with `n` rising by one; kinds are message (role, text, streaming), tool (name, args,
- * output, result, done), request (state), error (text), note (text), other (type, event), gap (reason), mark.
+ * output, result, done), request (state: running, then over once a second item says how it ended), error (text), note (text), other (type, event), gap (reason), mark.
  */
 export class Session {
   items = [];
@@ -76,8 +77,8 @@ export class Session {
   failed = false;
   #next = 0;
   #open = new Map(); // request id -> the message that its partials grow
-  #tools = new Map(); // tool call id -> item
-  #requests = new Map(); // request id -> item
+  #tools = new Map(); // request id and tool call id -> item: models number their calls anew in each request
+  #requests = new Map(); // request id -> the item that says how it stands
 
   constructor(id) {
     this.id = id;
@@ -88,12 +89,20 @@ export class Session {
     item.n = this.#next++;
     this.items.push(item);
     this.changed.add(item);
-    if (this.items.length > MAX_ITEMS) this.items.splice(0, MAX_ITEMS / 4);
+    if (this.items.length > MAX_ITEMS) this.#forget(MAX_ITEMS / 4);
     return item;
   }
 
+  #forget(count) {
+    this.items.splice(0, count);
+    const first = this.items[0].n;
+    for (const known of [this.#open, this.#tools, this.#requests]) {
+      for (const [key, item] of known) if (item.n < first) known.delete(key);
+    }
+  }
+
   apply(event) {
-    const handle = HANDLERS[event.type];
+    const handle = isWrapped(event) ? undefined : HANDLERS[event.type];
     if (handle) handle.call(this, event, event.request_id ?? "");
     else if (!SILENT.has(event.type)) this.add({ kind: "other", type: String(event.type), event });
   }
@@ -133,11 +142,12 @@ export class Session {
     return message;
   }
 
-  tool(id, name = "") {
-    let item = this.#tools.get(id);
+  tool(request, id, name = "") {
+    const key = JSON.stringify([request, id]);
+    let item = id === undefined ? undefined : this.#tools.get(key);
     if (!item) {
       item = this.add({ kind: "tool", name: name || "tool", args: "", output: "", result: null, done: false });
-      if (id !== undefined) this.#tools.set(id, item);
+      if (id !== undefined) this.#tools.set(key, item);
     } else if (name) {
       item.name = name;
     }
@@ -145,25 +155,34 @@ export class Session {
     return item;
   }
 
-  toolResult(message, id = message?.metadata?.tool_call_id) {
-    const item = this.tool(id, message?.metadata?.tool_name);
+  toolResult(request, message, id = message?.metadata?.tool_call_id) {
+    const item = this.tool(request, id, message?.metadata?.tool_name);
     item.result = said(message);
     item.done = true;
   }
 
-  request(id, state) {
-    let item = this.#requests.get(id);
-    if (!item) this.#requests.set(id, (item = this.add({ kind: "request", state })));
-    // Completed is said last even after a failure: what went wrong stays visible.
-    if (state !== "completed" || item.state === "running") item.state = state;
-    if (state === "running") {
-      this.working.add(id);
-      this.failed = false;
-    } else {
-      this.working.delete(id);
-      this.close(id);
+  began(request) {
+    this.working.add(request);
+    this.failed = false;
+    if (this.#requests.get(request)?.state !== "running") this.#requests.set(request, this.add({ kind: "request", state: "running" }));
+  }
+
+  /** How a request ended stands behind all that it said. */
+  ended(request, state) {
+    this.working.delete(request);
+    this.close(request);
+    const item = this.#requests.get(request);
+    if (item && item.state !== "running") {
+      // Completed is said last even after a failure: what went wrong stays visible.
+      if (state !== "completed") item.state = state;
+      this.changed.add(item);
+      return;
     }
-    this.changed.add(item);
+    if (item) {
+      item.state = "over";
+      this.changed.add(item);
+    }
+    this.#requests.set(request, this.add({ kind: "request", state }));
   }
 }
 
@@ -171,19 +190,19 @@ export class Session {
 const HANDLERS = {
   __proto__: null,
   request_started(_event, request) {
-    this.request(request, "running");
+    this.began(request);
   },
   request_completed(_event, request) {
-    this.request(request, "completed");
+    this.ended(request, "completed");
   },
   request_cancelled(_event, request) {
-    this.request(request, "cancelled");
+    this.ended(request, "cancelled");
   },
   error(event, request) {
-    if (request) this.request(request, "failed");
     this.failed = true;
     const text = textOf(event.detail ?? event.message ?? event.error) || "something failed";
     this.said = this.add({ kind: "error", text });
+    if (request) this.ended(request, "failed");
   },
   assistant_message(event, request) {
     if (event.phase === "start") this.close(request);
@@ -195,7 +214,7 @@ const HANDLERS = {
     let open = this.takeOpen(request);
     for (const message of list(event.messages)) {
       if (message?.role === "tool") {
-        this.toolResult(message);
+        this.toolResult(request, message);
       } else if (open && (message?.role ?? "assistant") === "assistant") {
         open.text = said(message) || open.text;
         this.said = open;
@@ -209,17 +228,17 @@ const HANDLERS = {
   tool_calls(event, request) {
     this.close(request);
     for (const call of list(event.tool_calls)) {
-      this.tool(call?.id ?? call?.tool_call_id, call?.function?.name).args = pretty(call?.function?.arguments);
+      this.tool(request, call?.id ?? call?.tool_call_id, call?.function?.name).args = pretty(call?.function?.arguments);
     }
   },
-  tool_partial(event) {
+  tool_partial(event, request) {
     const { phase, payload } = event;
-    if (phase === "end" && payload?.result) this.toolResult(payload.result, event.tool_call_id);
-    else this.grow(this.tool(event.tool_call_id), "output", textOf(payload?.part ?? ""));
+    if (phase === "end" && payload?.result) this.toolResult(request, payload.result, event.tool_call_id);
+    else this.grow(this.tool(request, event.tool_call_id), "output", textOf(payload?.part ?? ""));
   },
-  tool_results(event) {
+  tool_results(event, request) {
     for (const message of list(event.messages)) {
-      if (message?.metadata?.tool_call_id !== undefined) this.toolResult(message);
+      if (message?.metadata?.tool_call_id !== undefined) this.toolResult(request, message);
       else this.message(message?.role ?? "tool", said(message));
     }
   },
@@ -260,6 +279,11 @@ function notify(notices, event, verb) {
     title: textOf(display.title ?? record.title ?? "Notification"),
     body: textOf(display.body ?? record.body ?? ""),
   });
+}
+
+/** As `bridge-client ingest` keeps what others wrote: the type is a stranger's word, and what it says is in `data`. */
+function isWrapped({ event_id: _id, type: _type, session_id: _session, data, ...more }) {
+  return typeof data === "object" && data !== null && !Object.keys(more).length;
 }
 
 const list = (value) => (Array.isArray(value) ? value : []);

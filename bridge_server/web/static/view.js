@@ -127,7 +127,8 @@ const ROWS = {
       node,
       () => {
         node.dataset.state = item.state;
-        setText(words, REQUEST[item.state]);
+        node.hidden = item.state === "over"; // another row says how it ended
+        setText(words, REQUEST[item.state] ?? "");
       },
     ];
   },
@@ -179,15 +180,20 @@ export class TranscriptView {
   #session = null;
   #rows = []; // {item, node, draw}, in order: the drawn window
   #follow = true; // the window ends at the last item
-  #pinned = true; // the end was in view when the reader last moved, or something was drawn
+  #pinned = true; // the reader is at the end, and stays there until they go up
+  #top = 0; // scrollTop when it was last looked at
+  #anchors = []; // {node, offset}: the first rows in view of a reader who is not at the end
 
   constructor(scroller, latestPlace) {
     this.#scroller = scroller;
     scroller.append(this.#earlier, this.#list, this.#later);
     latestPlace.append(this.#latest);
-    scroller.addEventListener("scroll", () => this.#controls(), { passive: true });
-    // A keyboard, a turned phone, a notification above: whoever was at the end stays there.
-    new ResizeObserver(() => this.#pinned && this.#toBottom()).observe(scroller);
+    scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    // Whoever opens something wants to read it, not to be taken to its end.
+    this.#list.addEventListener("click", ({ target }) => target.closest("summary, button") && this.#stop());
+    // A keyboard, a turned phone, a notification above, a tool's output unfolded: the reader stays where they are.
+    const resized = new ResizeObserver(() => (this.#keepPlace(), this.#controls()));
+    for (const box of [scroller, this.#list]) resized.observe(box);
   }
 
   /** @param {import("./transcript.js").Session | null} session */
@@ -202,30 +208,54 @@ export class TranscriptView {
   draw() {
     const session = this.#session;
     if (!session) return;
-    const atEnd = this.#atEnd();
-    if (this.#follow) this.#window(atEnd ? SHOWN : MOST_SHOWN);
+    if (this.#follow) this.#window(this.#pinned ? SHOWN : MOST_SHOWN);
     for (const row of this.#rows) if (session.changed.has(row.item)) row.draw();
     session.changed.clear();
+    this.#keepPlace();
     this.#controls();
-    if (atEnd && this.#follow) this.#toBottom();
   }
 
   toEnd() {
-    this.#follow = true;
+    this.#follow = this.#pinned = true;
     this.draw();
-    this.#window(SHOWN);
-    this.#controls();
-    this.#toBottom();
-  }
-
-  #toBottom() {
-    this.#scroller.scrollTop = this.#scroller.scrollHeight;
-    this.#latest.hidden = this.#pinned = true;
   }
 
   #atEnd() {
     const { scrollTop, clientHeight, scrollHeight } = this.#scroller;
     return scrollHeight - scrollTop - clientHeight < 40;
+  }
+
+  #scrolled() {
+    // Only a reader goes up: news and a smaller page leave scrollTop as it is.
+    if (this.#scroller.scrollTop < this.#top - 1) this.#pinned = false;
+    this.#controls();
+  }
+
+  #stop() {
+    this.#pinned = false;
+    this.#anchors = this.#inView();
+  }
+
+  /** After anything that may have moved the rows. */
+  #keepPlace() {
+    if (this.#pinned) {
+      this.#scroller.scrollTop = this.#scroller.scrollHeight;
+      return;
+    }
+    const anchor = this.#anchors.find(({ node }) => node.isConnected && !node.hidden);
+    const moved = anchor ? this.#offset(anchor.node) - anchor.offset : 0;
+    if (Math.abs(moved) >= 1) this.#scroller.scrollTop += moved;
+  }
+
+  #offset(node) {
+    return node.getBoundingClientRect().top - this.#scroller.getBoundingClientRect().top;
+  }
+
+  #inView() {
+    const { top } = this.#scroller.getBoundingClientRect();
+    const first = this.#rows.findIndex(({ node }) => !node.hidden && node.getBoundingClientRect().bottom > top);
+    // More than one, because a row may be hidden later.
+    return first < 0 ? [] : this.#rows.slice(first, first + 4).map(({ node }) => ({ node, offset: this.#offset(node) }));
   }
 
   /** Make the window end at the last item, with at most `most` rows; a reader's rows are not taken from under them. */
@@ -260,10 +290,10 @@ export class TranscriptView {
     const from = Math.max(0, this.#index(0) - SHOWN);
     const to = Math.min(this.#index(-1) + 1, from + MOST_SHOWN);
     this.#follow = to === items.length;
-    const [height, top] = [this.#scroller.scrollHeight, this.#scroller.scrollTop];
     const focused = this.#rows[0]?.node;
+    this.#stop();
     this.#draw(from, to);
-    this.#scroller.scrollTop = top + this.#scroller.scrollHeight - height; // what was in view stays there
+    this.#keepPlace();
     this.#controls();
     if (this.#earlier.hidden && focused) focusOn(focused);
   }
@@ -271,13 +301,13 @@ export class TranscriptView {
   #showLater() {
     const items = this.#session.items;
     const to = Math.min(items.length, this.#index(-1) + 1 + SHOWN);
-    const anchor = this.#rows.at(-1).node;
-    const before = anchor.getBoundingClientRect().top;
+    const focused = this.#rows.at(-1).node;
+    this.#stop();
     this.#draw(Math.max(0, to - MOST_SHOWN), to);
-    this.#scroller.scrollTop += anchor.getBoundingClientRect().top - before;
     this.#follow = to === items.length;
+    this.#keepPlace();
     this.#controls();
-    if (this.#later.hidden) focusOn(anchor);
+    if (this.#later.hidden) focusOn(focused);
   }
 
   #index(at) {
@@ -287,11 +317,12 @@ export class TranscriptView {
 
   #controls() {
     const items = this.#session?.items ?? [];
-    const [first, last] = [this.#rows[0]?.item.n ?? 0, this.#rows.at(-1)?.item.n ?? -1];
-    this.#earlier.hidden = !items.length || first <= items[0].n;
-    this.#later.hidden = !items.length || last >= items.at(-1).n;
-    this.#pinned = this.#later.hidden && this.#atEnd();
+    this.#earlier.hidden = !items.length || (this.#rows[0]?.item.n ?? 0) <= items[0].n;
+    this.#later.hidden = this.#follow;
+    this.#pinned = this.#follow && (this.#pinned || this.#atEnd());
     this.#latest.hidden = this.#pinned;
+    this.#top = this.#scroller.scrollTop;
+    this.#anchors = this.#pinned ? [] : this.#inView();
   }
 }
 

@@ -25,7 +25,7 @@ async def client() -> AsyncIterator[ApiClient]:
 
 async def test_health_needs_no_token_and_says_nothing(client: ApiClient) -> None:
     answer = await client.ask("/health", token=None)
-    assert (answer.status, answer.json()) == (200, {"status": "ok"})
+    assert (answer.status, answer.json()) == (200, {"status": "ok", "program": "bridge-client"})
 
 
 @pytest.mark.parametrize("token", [None, "", "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "é"])
