@@ -68,6 +68,7 @@ METADATA: Final = ("model",)
 
 _CANONICAL: Final = frozenset(TYPES)
 _FAILURES: Final = frozenset({"error_occurred", "run_failed", "session_failed"})
+_CALL_IDS: Final = ("tool_call_id", "tool_use_id", "call_id")
 _TOOLS: Final = frozenset({"tool_call_started", "tool_call_completed", "tool_call_failed"})
 
 
@@ -82,10 +83,14 @@ def type_of(raw: Mapping[str, Any]) -> str:
 
 def named_type(raw: Mapping[str, Any]) -> str | None:
     """The canonical type that the event's own name means, without status; None if its name means nothing here."""
-    name = raw.get("type", raw.get("event"))
+    name = raw.get(_named_by(raw))
     if not isinstance(name, str):
         return None
     return name if name in _CANONICAL else ALIASES.get(name)
+
+
+def _named_by(raw: Mapping[str, Any]) -> str:
+    return "type" if isinstance(raw.get("type"), str) else "event"
 
 
 def normalize(raw: Mapping[str, Any], context: Context) -> Event:
@@ -122,13 +127,15 @@ def draft(raw: Mapping[str, Any], context: Context | None = None) -> Draft:
     rest = dict(raw)
     type = type_of(raw)
     if named_type(raw) is not None:
-        rest.pop("type" if "type" in raw else "event", None)
-    elif isinstance(raw.get("type"), str):  # a name nobody knows stays readable
-        rest["provider_type"] = rest.pop("type") if "provider_type" not in raw else rest["provider_type"]
-    at = _time(raw.get("timestamp"))
+        del rest[_named_by(raw)]
+    elif isinstance(raw.get("type"), str) and "provider_type" not in raw:
+        rest["provider_type"] = rest.pop("type")  # a name nobody knows stays readable
+    at = read_time(raw.get("timestamp"))
     if at is not None:
         del rest["timestamp"]
     provider_event_id = next((rest.pop(name) for name in ("provider_event_id", "id") if _is_text(rest.get(name))), None)
+    if type in _TOOLS and _is_text(raw.get("id")) and not any(_is_text(rest.get(name)) for name in _CALL_IDS):
+        rest["tool_call_id"] = raw["id"]
     for name, value in (("session_id", context and context.session_id), ("run_id", context and context.run_id)):
         if value is not None and rest.get(name) == value:
             del rest[name]
@@ -136,15 +143,15 @@ def draft(raw: Mapping[str, Any], context: Context | None = None) -> Draft:
     for name in METADATA:
         if name not in metadata and _is_text(rest.get(name)):
             metadata[name] = rest.pop(name)
-    if "provider" in metadata:  # the context's word counts (row B132); what the event said stays readable
-        metadata.setdefault("original_provider", metadata["provider"])
-    if "provider_event_id" in metadata and provider_event_id is not None:
-        metadata.setdefault("original_event_id", metadata["provider_event_id"])
+    provider = context.provider if context is not None else "unknown"
+    # What `stamp` will overwrite (rows B132, B133) stays readable.
+    for name, value in (("provider", provider), ("provider_event_id", provider_event_id)):
+        if value is not None and metadata.get(name, value) != value:
+            metadata.setdefault(f"original_{name}", metadata[name])
     inner = rest.get("data")
     if isinstance(inner, Mapping) and not (set(inner) & (set(rest) - {"data"})):
         del rest["data"]
         rest = {**inner, **rest}
-    provider = context.provider if context is not None else "unknown"
     return Draft(type, _fill(type, rest, provider), metadata, provider_event_id, at)
 
 
@@ -165,56 +172,70 @@ def _already(raw: Mapping[str, Any], context: Context) -> Event | None:
 
 def _fill(type: str, data: dict[str, Any], provider: str) -> dict[str, Any]:
     if type == "message_streamed":
-        _put(data, "delta", _is_text, lambda: _text(data, "delta", "text", "content", "chunk"))
+        if not isinstance(data.get("delta"), str):
+            _put(data, "delta", _text(data, "delta", "text", "content", "chunk"))
     elif type == "token_usage_updated":
-        usage = data.get("usage")
-        counts = {**(usage if isinstance(usage, Mapping) else {}), **data}
-        for name, others in (("input_tokens", ("prompt_tokens",)), ("output_tokens", ("completion_tokens",))):
-            count = next((counts[other] for other in (name, *others) if _is_count(counts.get(other))), None)
-            if count is not None:
-                _put(data, name, _is_count, lambda count=count: count)
+        _fill_usage(data)
     elif type in _TOOLS:
         _fill_tool(type, data)
-    if type in _FAILURES:
-        said = _text(data, "error_message", "message", "detail", "error", "content", "text")
-        _put(data, "error_message", _is_text, lambda: said or "an error without a message")
-        if "provider_error" not in data and any(name in data for name in ("stderr", "exit_code", "exit_status")):
-            own = {name: data.pop(name) for name in ("stderr", "exit_code", "exit_status") if name in data}
-            kind = {"kind": data["kind"]} if "kind" in data else {}
-            data["provider_error"] = provider_error(provider, {"message": said or None, **kind, **own}).payload
+    elif type in _FAILURES:
+        _fill_failure(data, provider)
     return data
+
+
+def _fill_usage(data: dict[str, Any]) -> None:
+    usage = data.get("usage")
+    counts = {**(usage if isinstance(usage, Mapping) else {}), **data}
+    for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
+        found = next((counts[each] for each in (name, other) if type(counts.get(each)) is int), None)
+        if found is not None and data.get(name) != found:
+            _put(data, name, found)
 
 
 def _fill_tool(type: str, data: dict[str, Any]) -> None:
     for nested in ("tool_use", "tool_call", "function"):
         value = data.get(nested)
         if isinstance(value, Mapping):
-            for name in ("id", "name", "input", "arguments"):
-                if name in value and name not in data:
-                    data[name] = value[name]
-            if isinstance(value.get("function"), Mapping):
-                data.setdefault("function", value["function"])
-    for name, others in (("tool_name", ("name", "tool")), ("tool_call_id", ("tool_use_id", "call_id", "id"))):
-        found = next((data[other] for other in (name, *others) if _is_text(data.get(other))), None)
-        if found is not None:
-            _put(data, name, _is_text, lambda found=found: found)
-    for name, others in (
-        ("tool_input", ("input", "arguments", "args", "params")),
-        ("tool_output", () if type == "tool_call_started" else ("output", "result", "content")),
-    ):
-        found_at = next((other for other in others if other in data), None)
-        if name not in data and found_at is not None:
-            data[name] = data.pop(found_at)
+            for name in ("id", "name", "input", "arguments", "function"):
+                if name in value:
+                    data.setdefault(name, value[name])
+    for name, others in (("tool_name", ("name", "tool")), ("tool_call_id", (*_CALL_IDS, "id"))):
+        found = next((data[other] for other in others if _is_text(data.get(other))), None)
+        if found is not None and not _is_text(data.get(name)):
+            _put(data, name, found)
+    _rename(data, "tool_input", "input", "arguments", "args", "params")
+    if type != "tool_call_started":
+        _rename(data, "tool_output", "output", "result", "content")
 
 
-def _put(data: dict[str, Any], name: str, fits: Any, value: Any) -> None:
-    """Set a member that is missing or of another type; what stood there is kept as `provider_<name>`."""
-    if fits(data.get(name)):
-        return
-    made = value()
+def _fill_failure(data: dict[str, Any], provider: str) -> None:
+    said = _text(data, "error_message", "message", "detail", "error", "content", "text")
+    if not _is_text(data.get("error_message")):
+        unknown = data.get("provider_type")
+        what = f"an event of the unknown type {unknown!r:.80}" if unknown else "an error without a message"
+        _put(data, "error_message", said or what)
+    stderr = data.get("stderr")
+    if "provider_error" not in data and (isinstance(stderr, str) or "exit_code" in data):
+        report: dict[str, Any] = {name: data[name] for name in ("kind", "exit_code") if name in data}
+        if isinstance(stderr, str):
+            report["stderr"] = data.pop("stderr")  # only the payload keeps it, within its limits (row B22)
+        data["provider_error"] = provider_error(provider, {"message": said or None, **report}).payload
+
+
+def _rename(data: dict[str, Any], name: str, *others: str) -> None:
+    found = next((other for other in others if other in data), None)
+    if found is not None and name not in data:
+        data[name] = data.pop(found)
+
+
+def _put(data: dict[str, Any], name: str, value: Any) -> None:
+    """Set a member; what stood there is kept as `provider_<name>`."""
     if name in data:
-        data.setdefault(f"provider_{name}", data[name])
-    data[name] = made
+        kept = f"provider_{name}"
+        while kept in data:
+            kept = f"provider_{kept}"
+        data[kept] = data[name]
+    data[name] = value
 
 
 def _text(data: Mapping[str, Any], *names: str) -> str:
@@ -231,12 +252,9 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int
-
-
-def _time(value: Any) -> datetime | None:
-    """ISO 8601, or a number of seconds or, from the year 5138 on if it were seconds, milliseconds since 1970."""
+def read_time(value: Any) -> datetime | None:
+    """The time a producer wrote, None for what is none: ISO 8601, or a number of seconds since
+    1970, of milliseconds if it is 10^11 or more."""
     if isinstance(value, datetime):
         return value
     if isinstance(value, str):

@@ -40,7 +40,7 @@ class Vocabulary(Generic[M]):
         self.types: Final = tuple(self._models)
 
     def __contains__(self, type: object) -> bool:
-        return type in self._models
+        return isinstance(type, str) and type in self._models
 
     def read(self, event: Mapping[str, Any]) -> M | Unknown:
         """Read one event: JSON values, a string `type`.
