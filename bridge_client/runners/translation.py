@@ -84,6 +84,15 @@ class Turn:
         """Any other draft, at its place between those of the reply."""
         self._out.append(Draft(type, mend(data or {}), dict(self.metadata)))
 
+    def pass_on(self, draft: Draft) -> None:
+        """A draft that is made already."""
+        self._out.append(draft)
+
+    def take_over(self, other: "Turn") -> None:
+        """All that another turn has made, as part of this one."""
+        for draft in other.drain():
+            self._out.append(Draft(draft.type, draft.data, {**self.metadata, **draft.metadata}))
+
     # The reply.
 
     @property
@@ -190,9 +199,10 @@ class Turn:
             self.call(key)
             self._calls[_hashable(key)].pieces.append(piece)
 
-    def is_open(self, key: Any) -> bool:
-        """Whether this call has begun and was not told yet."""
-        return _hashable(key) in self._calls
+    def reset_arguments(self, key: Any, text: str) -> None:
+        """The whole JSON text of a call's input, whatever came of it in pieces."""
+        self.call(key)
+        self._calls[_hashable(key)].pieces[:] = [text]
 
     def called(self, key: Any, input: Any = None, **extra: Any) -> None:
         """The call's input is complete: `input`, else what its pieces say. Nothing for a call that is not open."""
@@ -203,7 +213,7 @@ class Turn:
         pieces = mend("".join(call.pieces))
         tool_input = parse_arguments(pieces) if pieces else input if input is not None else call.given or {}
         if call.call_id and call.name:
-            self._remember(call.call_id, call.name)
+            self.remember(call.call_id, call.name)
         named = {"tool_call_id": call.call_id, "tool_name": call.name, "tool_input": tool_input}
         self.tell("tool_call_started", {**call.extra, **extra, **named})
 
@@ -216,7 +226,7 @@ class Turn:
         """What a tool gave back."""
         self.end()
         call_id = _text(call_id)
-        data: Json = {"tool_call_id": call_id, "tool_name": _text(name) or self._names.pop(call_id, ""), **extra}
+        data: Json = {"tool_call_id": call_id, "tool_name": _text(name) or self.name_of(call_id), **extra}
         output = mend(output)
         data["tool_output"], cut = _bounded(output)
         if cut:
@@ -231,10 +241,15 @@ class Turn:
             data = {"role": "tool", "tool_call_id": _text(call_id), "delta": cut_chars(piece, MAX_TEXT_CHARS)}
             self.tell("message_streamed", data)
 
-    def _remember(self, call_id: str, name: str) -> None:
+    def remember(self, call_id: Any, name: Any) -> None:
+        """The name of the tool that is called by this id, for its result."""
         while len(self._names) >= MAX_OPEN_CALLS:
             del self._names[next(iter(self._names))]
-        self._names[call_id] = name
+        self._names[_text(call_id)] = _text(name)
+
+    def name_of(self, call_id: Any) -> str:
+        """That name, once; empty if it is not known."""
+        return self._names.pop(_text(call_id), "")
 
     # How it ends.
 
