@@ -68,6 +68,10 @@ class CodexTranslator(LineTranslator):
             if len(self._texts) >= _MAX_ITEMS:
                 self._end_text(self._texts.popitem(last=False)[1])
             turn = self._texts[key] = Turn(self.provider)
+        for other in self._texts.values():
+            if other is not turn and other.replying:
+                other.pause()
+                self.turn.take_over(other)
         text = item.get("text")
         turn.whole(text, None) if verb == "say" else turn.whole(None, text)
         if done:

@@ -155,9 +155,14 @@ class Turn:
                 self.end(incomplete=True)
                 add(text)
 
+    def pause(self) -> None:
+        """End what was said so far as `continued`: somebody else speaks before the reply goes on."""
+        self._end({"continued": True})
+
     def end(self, **extra: Any) -> None:
         """End the reply, if there is one."""
-        for member in list(self._halves):
+        halves, self._halves = self._halves, {}
+        for member in halves:
             self._stream("\ufffd", self._said if member == "delta" else self._thought, member)
         self._end(extra)
         self._before = {"delta": 0, "thinking": 0}

@@ -7,6 +7,7 @@ An `Event` is an envelope around `data`, whose members depend on the type alone.
   The deltas of one reply add up to the `content` that ends it, its thinking likewise.
 - `message_streamed` with `role` "tool" and a `tool_call_id` is a chunk of a tool's output while it runs.
 - `incomplete` is true on a reply that broke off.
+- `fatal` is false on an `error_occurred` after which the run goes on.
 """
 
 import builtins
@@ -280,6 +281,8 @@ class ToolCallFailed(_Tool, frozen=True, kw_only=True, tag="tool_call_failed"):
 
 class ErrorOccurred(_Failure, frozen=True, kw_only=True, tag="error_occurred"):
     """Rows B12, B115."""
+
+    fatal: bool | UnsetType = UNSET
 
 
 class RunFailed(_Failure, frozen=True, kw_only=True, tag="run_failed"):

@@ -67,7 +67,7 @@ class AgentAppView:
                 return [("tool_calls", {"tool_calls": [_call(data)]})]
             case "tool_call_completed" | "tool_call_failed":
                 return [("tool_results", {"messages": [_result(type, data, metadata)]})]
-            case "error_occurred":
+            case "error_occurred" if data.get("fatal") is not False:
                 self._failed_with = _detail(data)
                 return [("error", {"detail": self._failed_with, **_keep(data, "provider_error", "details")})]
             case "run_failed" | "run_timeout":
@@ -204,6 +204,8 @@ def _streamed(type: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -
             payload.pop("tool_output", None)
             outcome = {**payload, **_tool(data), "success": type == "tool_call_completed"}
             return [("TOOL_OBSERVATION", cut_chars(_output(data), TOOL_OBSERVATION_CHARS), outcome)]
+        case "error_occurred" if data.get("fatal") is False:
+            return [("WARNING", cut_chars(text_of(data.get("error_message")), LLM_OUTPUT_CHARS), payload)]
     said = text_of(data.get("error_message", data.get("content")))
     return [(_SAME.get(type, type.upper()), cut_chars(said, LLM_OUTPUT_CHARS), payload)]
 
