@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from bridge_client.runners.translation import Json, LineTranslator, inner
+from bridge_client.runners.translation import LineTranslator, inner
+from bridge_client.runners.turn import Json
 from protocol.events.agent_app import text_of
 
 _CALLS: Final = ("tool_use", "server_tool_use", "mcp_tool_use")

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from bridge_client.runners.translation import Json, LineTranslator, inner
+from bridge_client.runners.translation import LineTranslator, inner
+from bridge_client.runners.turn import Json
 
 _INCOMPLETE: Final = ("max_tokens", "guardrail_intervened", "content_filtered")
 

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from bridge_client.runners.anthropic import AnthropicTranslator
-from bridge_client.runners.translation import MAX_TEXT_CHARS, Json, LineTranslator, Turn, inner, items
+from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.turn import MAX_TEXT_CHARS, Json, Turn
 from protocol.events.agent_app import text_of
 from protocol.events.normalize import read_time
 from protocol.events.session_manager import Draft

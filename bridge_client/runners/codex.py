@@ -3,7 +3,8 @@
 from collections import OrderedDict
 from typing import Any, Final
 
-from bridge_client.runners.translation import Json, LineTranslator, Turn, inner, items
+from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.turn import Json, Turn
 from protocol.events.agent_app import text_of
 
 _REPLIES: Final = {"agent_message": "say", "assistant_message": "say", "reasoning": "think"}

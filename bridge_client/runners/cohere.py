@@ -1,6 +1,7 @@
 """Cohere v2 chat events: a message's text, its plan for tools, and tool calls by index."""
 
-from bridge_client.runners.translation import Json, LineTranslator, inner
+from bridge_client.runners.translation import LineTranslator, inner
+from bridge_client.runners.turn import Json
 
 
 class CohereTranslator(LineTranslator):

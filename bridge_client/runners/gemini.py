@@ -3,7 +3,8 @@
 import re
 from typing import Any, Final
 
-from bridge_client.runners.translation import Json, LineTranslator, inner, items
+from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.turn import Json
 from protocol.events.agent_app import text_of
 
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")

@@ -18,7 +18,8 @@ from bridge_client.runners.openai_chunks import OpenAIChunksTranslator
 from bridge_client.runners.openai_responses import OpenAIResponsesTranslator
 from bridge_client.runners.opencode import OpenCodeTranslator
 from bridge_client.runners.pi import PiTranslator
-from bridge_client.runners.translation import Json, LineTranslator, line_data, parse
+from bridge_client.runners.translation import LineTranslator, line_data, parse
+from bridge_client.runners.turn import Json
 from protocol.events import agent_app, streaming
 from protocol.events.agent_app import text_of
 from protocol.events.normalize import INFERENCES, named_type
@@ -48,6 +49,7 @@ _BY_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "claude": ("stream_event", "control_request", "file-history-snapshot", "queue-operation"),
 }
 _FORMAT_OF: Final = {type: format for format, types in _BY_TYPE.items() for type in types}
+_MAX_FRAMING: Final = 8
 _BEDROCK: Final = frozenset({"messageStart", "contentBlockStart", "contentBlockDelta", "messageStop"})
 
 
@@ -83,6 +85,7 @@ class JsonLinesTranslator(LineTranslator):
         self._known: LineTranslator | None = None
         self.format: str | None = None
         """Its name, None while it is not known."""
+        self._framing: list[str | bytes] = []
         if format is not None:
             self._settle(format)
 
@@ -97,18 +100,32 @@ class JsonLinesTranslator(LineTranslator):
         if self._known is not None:
             return self._known.feed(line)
         data = line_data(line)
+        if data is None and len(self._framing) < _MAX_FRAMING:
+            self._framing.append(line)  # the head of a server-sent event, if its data follow
+            return []
         event = parse(data) if data is not None else None
         if isinstance(event, dict):
             if (format := format_of(event)) is not None:
-                self.turn.end()
+                self._end()
                 return [*self.turn.drain(), *self._settle(format).feed(line)]
             if _says_what_it_is(event):
+                self._framing.clear()
                 for draft in read(event):
                     self._take(draft)
                 return self.turn.drain()
-        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-        self.turn.say(text.rstrip("\r\n") + "\n")
+        self._say(line)
         return self.turn.drain()
+
+    def _say(self, line: str | bytes) -> None:
+        held, self._framing = self._framing, []
+        for each in (*held, line):
+            text = each.decode("utf-8", "replace") if isinstance(each, bytes) else each
+            self.turn.say(text.rstrip("\r\n") + "\n")
+
+    def _end(self) -> None:
+        """Before a known format: what was held back is that format's framing."""
+        self._framing.clear()
+        self.turn.end()
 
     def _take(self, draft: Draft) -> None:
         """A draft of a line that says what it is. What belongs to a reply goes through the turn, which sums it up."""
@@ -129,6 +146,8 @@ class JsonLinesTranslator(LineTranslator):
             self.turn.pass_on(draft)
 
     def finish(self) -> list[Draft]:
+        if self._framing:
+            self._say(self._framing.pop())
         self.turn.end()
         return [*self.turn.drain(), *(self._known.finish() if self._known is not None else ())]
 

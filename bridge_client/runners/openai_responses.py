@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from bridge_client.runners.translation import Json, LineTranslator, inner, items
+from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.turn import Json
 from protocol.events.agent_app import text_of
 
 

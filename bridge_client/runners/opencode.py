@@ -1,6 +1,7 @@
 """OpenCode: `run --format json`. Steps of whole parts: a text, a tool with its result."""
 
-from bridge_client.runners.translation import Json, LineTranslator, inner
+from bridge_client.runners.translation import LineTranslator, inner
+from bridge_client.runners.turn import Json
 
 
 class OpenCodeTranslator(LineTranslator):

@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 from bridge_client.runners.json_lines import FORMATS, JsonLinesTranslator
 from bridge_client.runners.translation import (
     MAX_IGNORED_TYPES,
-    MAX_OPEN_CALLS,
-    MAX_TEXT_CHARS,
     LineTranslator,
-    Turn,
     line_data,
-    mend,
     parse,
 )
+from bridge_client.runners.turn import MAX_OPEN_CALLS, MAX_TEXT_CHARS, Turn, mend
 from tests.bridge_client.runners.drafts import check, of_type, said, shown, translate
 from tests.bridge_client.runners.excerpts import EXCERPTS
 from tests.protocol.events.making import values
