@@ -6,6 +6,7 @@ from bridge_client.runners.translation import LineTranslator, inner
 from bridge_client.runners.turn import Json
 from protocol.events.agent_app import text_of
 
+_MAX_CITATIONS: Final = 100
 _CALLS: Final = ("tool_use", "server_tool_use", "mcp_tool_use")
 
 
@@ -74,7 +75,7 @@ class AnthropicTranslator(LineTranslator):
             case "input_json_delta":
                 self.turn.arguments(index, delta.get("partial_json"))
             case "citations_delta":
-                self._citations.append(delta.get("citation"))
+                self._citations = [*self._citations, delta.get("citation")][:_MAX_CITATIONS]
                 self.turn.note(citations=list(self._citations))
             case "compaction_delta":
                 self._summarise(delta.get("content"))

@@ -11,8 +11,8 @@ A translator is a state machine without I/O, clock or chance: lines in, drafts o
   `fatal`: the run goes on. Lines that say nothing about the conversation (pings, progress, housekeeping) become
   nothing, and are counted by type in `ignored`.
 - A character that a provider splits over two pieces (halves of a surrogate pair) comes whole, with the second.
-- No draft holds more than about MAX_TEXT_CHARS of reply or tool output: a longer reply goes on in the next
-  (`continued`), a longer output is cut (`truncated`, row B22's rule for what only diagnoses).
+- No draft holds more than about MAX_TEXT_CHARS of a reply, or of a tool's input or output: a longer reply goes on in
+  the next (`continued`), a longer input or output is cut (`truncated`).
 """
 
 import json

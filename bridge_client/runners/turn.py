@@ -184,6 +184,9 @@ class Turn:
         tool_input = parse_arguments(pieces) if pieces else input if input is not None else call.given or {}
         if call.call_id and call.name:
             self.remember(call.call_id, call.name)
+        tool_input, cut = _bounded(tool_input)
+        if cut:
+            extra["truncated"] = True
         named = {"tool_call_id": call.call_id, "tool_name": call.name, "tool_input": tool_input}
         self.tell("tool_call_started", {**call.extra, **extra, **named})
 
@@ -282,7 +285,7 @@ def _text(value: Any) -> str:
 
 
 def _bounded(output: Any) -> tuple[Any, bool]:
-    """A tool's output within the limit: text is cut, another value becomes cut text."""
+    """A tool's input or output within the limit: text is cut, another value becomes cut text."""
     if isinstance(output, str):
         text = output
     else:

@@ -163,6 +163,7 @@ _CANONICAL: Final = {
     "TOOL_ERROR": "tool_call_failed",
     "ERROR_OCCURRED": "error_occurred",
     "ERROR_RECOVERY": "error_recovered",
+    "APPROVAL_REQUESTED": "tool_approval_requested",
 }
 _TEXT_MEMBER: Final = {
     "message_streamed": "delta",
@@ -185,6 +186,8 @@ def from_streaming(event: Mapping[str, Any]) -> list[Draft]:
     type = _CANONICAL.get(name, name)
     if name == "TOOL_OBSERVATION":
         type = "tool_call_failed" if data.get("success") is False else "tool_call_completed"
+    if name == "APPROVAL_DECISION" and isinstance(data.get("approved"), bool):
+        type = "tool_approval_granted" if data["approved"] else "tool_approval_denied"
     if type in ("tool_call_started", "tool_call_completed", "tool_call_failed"):
         for theirs, ours in (("tool", "tool_name"), ("params", "tool_input")):
             if theirs in data and ours not in data:

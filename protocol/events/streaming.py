@@ -62,15 +62,11 @@ class _Event(Model, frozen=True, kw_only=True, tag_field="type"):
 
 
 class LlmPartial(_Event, frozen=True, kw_only=True, tag="LLM_PARTIAL"):
-    """Row C40: `message` is a piece of text."""
-
-    message: str
+    """Row C40: `message` is a piece of text; an empty one is left out (row C21), here and below."""
 
 
 class LlmOutput(_Event, frozen=True, kw_only=True, tag="LLM_OUTPUT"):
     """Row C43: `message` is the whole text, cut to 10,000 characters; `payload` is the usage (row C44), if known."""
-
-    message: str
 
 
 class TaskListUpdated(_Event, frozen=True, kw_only=True, tag="TASKLIST_UPDATED"):

@@ -38,6 +38,8 @@ class AgentAppView:
 
     def tell(self, event: Event) -> list[Json]:
         """What this event is there, in order; nothing for what was told already."""
+        if event.type == "session_created":
+            return [_created(event)]
         told = self._tell(event.type, event.data, event.metadata)
         whose: Json = {"session_id": event.session_id}
         if event.run_id is not None:
@@ -89,6 +91,18 @@ class AgentAppView:
         last: list[tuple[str, Json]] = [] if self._completed else [("request_completed", {})]
         self._completed = True
         return [*end, *before, *last]
+
+
+def _created(event: Event) -> Json:
+    rest = {name: value for name, value in event.data.items() if name not in ("type", "session_id")}
+    agent, session = rest.get("agent_id"), rest.get("session")
+    return {
+        **rest,
+        "type": "session_created",
+        "session_id": event.session_id,
+        "agent_id": agent if isinstance(agent, str) else "default",
+        "session": session if isinstance(session, Mapping) else {"id": event.session_id},
+    }
 
 
 _NO_DETAIL: Final = {"run_failed": "the run failed", "run_timeout": "the run took too long"}
@@ -206,6 +220,8 @@ def _streamed(type: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -
             return [("TOOL_OBSERVATION", cut_chars(_output(data), TOOL_OBSERVATION_CHARS), outcome)]
         case "error_occurred" if data.get("fatal") is False:
             return [("WARNING", cut_chars(text_of(data.get("error_message")), LLM_OUTPUT_CHARS), payload)]
+        case "tool_approval_granted" | "tool_approval_denied":
+            payload["approved"] = type == "tool_approval_granted"
     said = text_of(data.get("error_message", data.get("content")))
     return [(_SAME.get(type, type.upper()), cut_chars(said, LLM_OUTPUT_CHARS), payload)]
 

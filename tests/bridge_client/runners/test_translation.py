@@ -124,6 +124,9 @@ def test_an_output_without_end_is_cut(output: Any) -> None:
     (data,) = of_type(turn.drain(), "tool_call_completed")
     assert len(data["tool_output"]) == MAX_TEXT_CHARS
     assert data["truncated"] is True
+    turn.tool("c", "write", output)
+    (data,) = of_type(turn.drain(), "tool_call_started")
+    assert (len(data["tool_input"]), data["truncated"]) == (MAX_TEXT_CHARS, True)
 
 
 def test_calls_without_end_are_bounded() -> None:

@@ -151,6 +151,22 @@ def test_C44_C47_usage_is_the_payload_where_it_is_known() -> None:
     assert line["payload"] == {**usage, "model_used": "m", "provider": "claude"}
 
 
+@pytest.mark.parametrize("type", TYPES)
+def test_every_canonical_type_is_told_in_the_shape_of_its_vocabulary(type: str) -> None:
+    """Also where its data say nothing."""
+    for data in ({}, {"delta": "x", "content": "x", "error_message": "x", "tool_input": {"a": 1}, "agent_id": "a"}):
+        for line in told(event(type, **data)):
+            agent_app.VOCABULARY.read(line)
+        for line in to_streaming(event(type, **data)):
+            streaming.VOCABULARY.read(line)
+
+
+@pytest.mark.parametrize("type", ["tool_approval_requested", "tool_approval_granted", "tool_approval_denied"])
+def test_an_approval_comes_back_as_what_it_was(type: str) -> None:
+    (line,) = to_streaming(event(type, tool_name="rm"))
+    assert [draft.type for draft in read(line)] == [type]
+
+
 def test_the_canonical_view_is_the_event_itself() -> None:
     assert to_session_manager(RUN[1])["data"] == {"delta": "Hel"}
 

@@ -152,8 +152,8 @@ def test_C20_C21_C22_an_event_of_the_streaming_apis() -> None:
     assert streaming.VOCABULARY.write(model) == event
     with pytest.raises(InvalidEvent, match="workflow_id"):
         streaming.VOCABULARY.read({"type": "AGENT_COMPLETED"})
-    with pytest.raises(InvalidEvent, match="message"):
-        streaming.VOCABULARY.read({"type": "LLM_PARTIAL", "workflow_id": "w"})
+    with pytest.raises(InvalidEvent, match="payload"):
+        streaming.VOCABULARY.read({"type": "TASKLIST_UPDATED", "workflow_id": "w"})
 
 
 def test_C7_to_C14_what_the_permanent_tier_keeps() -> None:
