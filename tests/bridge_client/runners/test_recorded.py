@@ -126,7 +126,6 @@ def test_a_recorded_stream_loses_no_text(path: Path) -> None:
     if path.name.startswith("parallel-tool-call-wrapper"):  # its first line is no JSON: a program's text
         text = text[text.index("\n") + 1 :]
     assert text == TEXTS[format_of(path)](path)
-    # Pi says for a call that it is asked for and that it runs; everywhere else each call is in the stream once.
     calls = Counter(data["tool_call_id"] for data in of_type(drafts, "tool_call_started"))
     assert all(count == 1 for count in calls.values()), calls
 
