@@ -161,7 +161,7 @@ class Hub:
 
     async def drain(self) -> None:
         """End every socket with the configured code, spread over the configured time; its client comes back."""
-        code = None if self.config.drain_code == "abort" else int(self.config.drain_code)
+        code = None if self.config.drain_code == "abort" else self.config.drain_code
         if self._listener is not None:
             await self._listener.drain(self.config.drain_seconds, code)
 

@@ -153,7 +153,7 @@ class Config:
     drain_seconds: Annotated[float, Meta(ge=0)] = 5.0
     """Over how long a stopping hub spreads the closing of its sockets."""
 
-    drain_code: Literal["1001", "1012", "1013", "abort"] = "1012"
+    drain_code: Literal[1001, 1012, 1013, "abort"] = 1012
     """The code that a stopping hub closes its sockets with; `abort` ends them without a close frame."""
 
     def __post_init__(self) -> None:

@@ -15,6 +15,9 @@ Pairs = Iterable[tuple[str, str]]
 
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 
+_LONGEST = 128
+"""Characters of the longest text that may be an address: a zone may follow an IPv6 one."""
+
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -115,6 +118,8 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
     address = _address(peername[0]) if isinstance(peername, tuple) and peername else None
     if address is None:
         return "local"
+    if not trusted_proxies:
+        return str(address)
     networks = _networks(trusted_proxies)
     chain = [part for name, value in headers if name.lower() == "x-forwarded-for" for part in value.split(",")]
     while chain and any(address in network for network in networks):
@@ -127,13 +132,12 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
 
 def network(address: str) -> str:
     """What counts as one address: an IPv4 address, an IPv6 /64; anything else (a Unix socket) as it is."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
+    parsed = _address(address.partition("%")[0])
+    if parsed is None:
         return address
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-        return str(ip_network((parsed, 64), strict=False))
-    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+    if isinstance(parsed, IPv6Address):
+        return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(parsed)
 
 
 def is_loopback(address: str) -> bool:
@@ -152,9 +156,15 @@ def _host_name(value: str) -> str | None:
     return name if name and parts.netloc == value and "@" not in value else None
 
 
-def _address(text: object) -> IPv4Address | IPv6Address | None:
+def _address(value: object) -> IPv4Address | IPv6Address | None:
+    text = str(value)
+    return _parsed(text) if len(text) <= _LONGEST else None
+
+
+@lru_cache(maxsize=1024)  # asked several times for every connection; what is kept is bounded by the length above
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        address = ip_address(str(text))
+        address = ip_address(text)
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
