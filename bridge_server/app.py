@@ -27,7 +27,7 @@ from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.longpoll import LongPolling
-from bridge_server.transports.port import Port
+from bridge_server.transports.port import GOODBYE_SECONDS, Port
 from bridge_server.web import routes as viewer
 from protocol import loopback
 from protocol.errors import API_ERRORS
@@ -127,7 +127,12 @@ class Hub:
         )
         await self._api.start()
         self._runner = web.AppRunner(
-            self._http(hosts), handler_cancellation=True, access_log=None, logger=_http_log, keepalive_timeout=15
+            self._http(hosts),
+            handler_cancellation=True,
+            access_log=None,
+            logger=_http_log,
+            keepalive_timeout=15,
+            shutdown_timeout=GOODBYE_SECONDS,
         )
         await self._runner.setup()
         assert self._runner.server is not None
