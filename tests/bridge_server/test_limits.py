@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -298,3 +299,22 @@ async def test_a_hub_that_is_full_is_503_whoever_asks(tmp_path: Path) -> None:
     async with door(tmp_path, max_connections=1) as it, it.ask() as (first, _), it.ask(it.home_token) as (second, _):
         assert first.status == 101
         refused(second, 503, "overloaded")
+
+
+async def test_a_long_poll_session_counts_like_a_socket(tmp_path: Path) -> None:
+    async with door(tmp_path, credential_connections=1, credential_messages=1) as it:
+        headers = {"X-Phoenix-AuthToken": it.token, "X-Forwarded-For": FAR}
+        url = f"{it.hub.url}/socket/longpoll?vsn=2.0.0"
+        async with aiohttp.ClientSession(headers=headers) as http:
+            async with http.get(url) as answer:
+                session = f"{url}&token={(await answer.json())['token']}"
+            async with http.get(url) as answer:
+                assert (answer.status, int(answer.headers["Retry-After"])) == (429, 5)
+                assert (await answer.json())["reason"] == "too_many_connections"
+            async with it.ask() as (socket, _):
+                refused(socket, 429, "too_many_connections")
+            lines = [json.dumps(["1", f"{ref}", it.topic, "x", {}]) for ref in range(11)]
+            await http.post(session, data="\n".join(lines), headers={"Content-Type": "application/x-ndjson"})
+            async with http.get(session) as answer:
+                replies = [json.loads(message)[4]["response"] for message in (await answer.json())["messages"]]
+            assert [reply["reason"] for reply in replies] == ["unmatched topic"] * 10 + ["rate_limited"]
