@@ -91,7 +91,7 @@ async def test_case_10_a_thousand_clients_that_come_back_at_once_all_join(
     """No refusal, whatever the load: phoenix.js has no jitter."""
     _, _, device, token = phone
     count = 1_000
-    open_files.raise_limit(2 * count)
+    open_files.raise_limit(2 * count, chosen=False)
     joining = text("1", "1", f"app:{device.server_id}", "phx_join", {"since_id": "0"})
     async with AsyncExitStack() as stack:
         sockets = [await stack.enter_async_context(RawSocket(hub.port)) for _ in range(count)]
