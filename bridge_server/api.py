@@ -29,7 +29,7 @@ from bridge_server.home import Homes
 from bridge_server.pairing import PairingRefused, Pairings
 from protocol.codec import open_json
 from protocol.errors import API_ERRORS, BadCode, ProtocolError
-from protocol.loopback import client_address, normal_origin
+from protocol.loopback import client_address, listed, normal_origin
 from protocol.pairing import (
     ME_PATH,
     PAIRING_CODES_PATH,
@@ -141,7 +141,7 @@ class Api:
         response.headers["Cache-Control"] = "no-store"
         response.headers["Vary"] = "Origin"
         origin = request.headers.get("Origin")
-        if origin is not None and normal_origin(origin) in self._origins:
+        if origin is not None and listed(origin, self._origins):
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE"
             response.headers["Access-Control-Allow-Headers"] = "Authorization, X-API-Key, Content-Type"

@@ -21,12 +21,13 @@ from bridge_server.database import BadDatabase
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub as Topics
+from bridge_server.limits import Limits
 from bridge_server.metrics import Metrics, Reading
 from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.longpoll import LongPolling
-from bridge_server.transports.port import Port
+from bridge_server.transports.port import GOODBYE_SECONDS, Port
 from bridge_server.web import routes as viewer
 from protocol import loopback
 from protocol.errors import API_ERRORS
@@ -71,9 +72,10 @@ class Hub:
             lambda home: show_home(home, self.presence, self.clock),
         )
         self.budget = Budget()
+        self.limits = Limits(self.config)
         self.port = 0
         self.url = ""
-        self._origins = frozenset(origin for text in self.config.origins if (origin := loopback.normal_origin(text)))
+        self._origins = frozenset(origin for text in self.config.origins if (origin := loopback.origin_entry(text)))
         self._enrolment: enrol.LocalEnrolment | None = None
         self._own_credentials = credentials is None
         self._extra_mounts = mounts
@@ -106,6 +108,8 @@ class Hub:
             idle_timeout=config.idle_timeout,
             max_frame_bytes=config.max_frame_bytes,
             channel_limit=config.channel_limit,
+            ping_interval=config.ping_interval,
+            compression=config.compression,
             origins=self._origins,
             poll_window=config.poll_window,
         )
@@ -123,7 +127,12 @@ class Hub:
         )
         await self._api.start()
         self._runner = web.AppRunner(
-            self._http(hosts), handler_cancellation=True, access_log=None, logger=_http_log, keepalive_timeout=15
+            self._http(hosts),
+            handler_cancellation=True,
+            access_log=None,
+            logger=_http_log,
+            keepalive_timeout=15,
+            shutdown_timeout=GOODBYE_SECONDS,
         )
         await self._runner.setup()
         assert self._runner.server is not None
@@ -136,6 +145,8 @@ class Hub:
             hosts=hosts,
             max_connections=config.max_connections,
             handshake_timeout=config.handshake_timeout,
+            limits=self.limits,
+            trusted_proxies=config.trusted_proxies,
         )
         self.longpoll = LongPolling(self._listener, self.credentials.is_live)
         address, self.port = await self._listener.open(config.host, config.port)
@@ -154,9 +165,10 @@ class Hub:
         await self.close()
 
     async def drain(self) -> None:
-        """Close every socket so that its client comes back (1012), spread over the configured time."""
+        """End every socket with the configured code, spread over the configured time; its client comes back."""
+        code = None if self.config.drain_code == "abort" else self.config.drain_code
         if self._listener is not None:
-            await self._listener.drain(self.config.drain_seconds)
+            await self._listener.drain(self.config.drain_seconds, code)
 
     async def wait_closed(self) -> None:
         """Wait until `close` has run."""
@@ -196,7 +208,9 @@ class Hub:
             await asyncio.sleep(REVOCATION_SECONDS)
             try:
                 unread = self.credentials.changed() or unread
-                ended = self.credentials.revoked() if unread else frozenset()
+                if unread:
+                    self._end_sockets(self.credentials.revoked(), "credential_revoked", gone_for_good=True)
+                    self._end_sockets(self.credentials.disconnected(), "disconnected", gone_for_good=False)
                 unread = self._failing = False
             except BadDatabase as error:
                 if not self._failing:
@@ -207,16 +221,14 @@ class Hub:
                 if not self._failing:
                     log.exception("revocations can't be read")
                 self._failing = True
-            else:
-                self._end_sockets(ended)
 
-    def _end_sockets(self, credential_ids: frozenset[int]) -> None:
+    def _end_sockets(self, credential_ids: frozenset[int], reason: str, *, gone_for_good: bool) -> None:
         if credential_ids and self._listener is not None:
             for driver in tuple(self._listener.drivers):
                 identity = driver.peer.identity if driver.peer is not None else None
                 if identity is not None and identity.credential_id in credential_ids:
-                    driver.close(1001, "credential_revoked")
-                    if isinstance(identity, Device):
+                    driver.close(1001, reason)
+                    if gone_for_good and isinstance(identity, Device):
                         self.presence.expel(app_topic(identity.server_id), identity.device_id)
 
     async def _expire(self) -> None:
@@ -342,6 +354,12 @@ class Hub:
             ),
             Reading(
                 "bridge_cuts", "counter", "Peers cut because they read too slowly.", lambda: {"": self.budget.cuts}
+            ),
+            Reading(
+                "bridge_refused_messages",
+                "counter",
+                "Messages refused because their sender is over its limit.",
+                lambda: {"": self.limits.messages_refused},
             ),
             Reading(
                 "bridge_refused_upgrades",

@@ -89,6 +89,7 @@ class Credentials:
         self._clock = clock
         self._data_version = self.database.scalar("PRAGMA data_version")
         self._revocation = self.database.scalar("SELECT coalesce(max(revocation), 0) FROM credentials")
+        self._disconnection = self.database.scalar("SELECT coalesce(max(disconnection), 0) FROM credentials")
 
     def close(self) -> None:
         """Let go of the file. Closing twice is harmless."""
@@ -136,6 +137,14 @@ class Credentials:
             "SELECT revocation, id FROM credentials WHERE revocation > ?", (self._revocation,)
         ).fetchall()
         self._revocation = max((row[0] for row in rows), default=self._revocation)
+        return frozenset(row[1] for row in rows)
+
+    def disconnected(self) -> frozenset[int]:
+        """The credential ids whose sockets are to end since the last call (or opening). Costs what it returns."""
+        rows = self._db.execute(
+            "SELECT disconnection, id FROM credentials WHERE disconnection > ?", (self._disconnection,)
+        ).fetchall()
+        self._disconnection = max((row[0] for row in rows), default=self._disconnection)
         return frozenset(row[1] for row in rows)
 
     def add_server(self, name: str, server_id: str | None = None) -> tuple[Server, str]:
@@ -221,6 +230,21 @@ class Credentials:
     def revoke_credential(self, credential_id: int) -> int:
         """End one credential by its number. Returns how many stood until now (0 or 1)."""
         return self._revoke(credential_id=credential_id)
+
+    def disconnect(
+        self, *, server_id: str | None = None, device_id: str | None = None, credential_id: int | None = None
+    ) -> int:
+        """End the open sockets of a home and its apps, of an app, or of one credential; all may come back.
+
+        Returns how many credentials stand that this is for.
+        """
+        with self.database.writing():
+            (last,) = self._db.execute("SELECT coalesce(max(disconnection), 0) FROM credentials").fetchone()
+            return self._db.execute(
+                "UPDATE credentials SET disconnection = ?"
+                " WHERE revocation IS NULL AND (server_id = ? OR device_id = ? OR id = ?)",
+                (last + 1, server_id, device_id, credential_id),
+            ).rowcount
 
     def _known(self, server_id: str) -> None:
         known = "SELECT 1 FROM credentials WHERE server_id = ? AND kind = 'server' AND revocation IS NULL"

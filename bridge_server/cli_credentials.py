@@ -1,4 +1,4 @@
-"""The commands about who gets in: `servers`, `devices`, `operators`, and `revoke` for all three."""
+"""The commands about who gets in: `servers`, `devices`, `operators`, and for all three `revoke` and `disconnect`."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from bridge_server.cli_parts import (
 
 def add_to(cli: click.Group) -> None:
     """Give `cli` these commands."""
-    for command in (servers, devices, operators, revoke):
+    for command in (servers, devices, operators, revoke, disconnect):
         cli.add_command(command)
 
 
@@ -141,6 +141,26 @@ def revoke(what: str, yes: bool, **options: Any) -> None:
             _end_home(credentials, found, yes, as_json)
         else:
             _say(_described(found), credentials.revoke_credential(found.credential_id), as_json)
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("what", metavar="ID")
+@store_options
+def disconnect(what: str, **options: Any) -> None:
+    """Close the open sockets of the home, the app or the credential ID within a second. They may come back at once.
+
+    ID is what revoke takes; a server_id stands for the home and its apps. To keep somebody out: revoke.
+    """
+    with opened(options) as (_, credentials, as_json):
+        found = _standing(credentials, what)
+        if isinstance(found, Server) and what == found.server_id:
+            text, count = f"the home {found.name!r} ({what}) and its apps", credentials.disconnect(server_id=what)
+        else:
+            text, count = _described(found), credentials.disconnect(credential_id=found.credential_id)
+        if as_json:
+            print_json({"disconnected": count})
+        else:
+            click.echo(f"{text}: the sockets of {count} credential{'' if count == 1 else 's'} are closed")
 
 
 def _standing(credentials: Credentials, what: str) -> Identity:

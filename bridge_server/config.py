@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from protocol.loopback import origin_entry
 
 PREFIX = "SESSION_BRIDGE_"
 TABLE = "hub"
@@ -65,7 +67,7 @@ class Config:
     """Addresses or networks (`10.0.0.0/8`) whose X-Forwarded-For is believed."""
 
     origins: tuple[str, ...] = ()
-    """Web origins (`https://app.example`) whose pages may talk to this hub, beside its own."""
+    """Web origins (`https://app.example`, `//*.app.example`) whose pages may talk to this hub, beside its own."""
 
     auto_enrol: bool = True
     """Whether a home on this machine may enrol itself by proving that it reads the key file (`local_enrolment`)."""
@@ -80,7 +82,13 @@ class Config:
     """Whether each log record is one JSON object a line."""
 
     idle_timeout: Seconds = 90.0
-    """How long a peer may be silent before its socket is closed with 1001."""
+    """How long a peer may be silent before its socket is closed with 1001. Anything shorter than 1 s is for tests."""
+
+    ping_interval: Annotated[float, Meta(ge=0)] = 0.0
+    """How often the hub pings each socket; one that sends nothing until the next ping is closed with 1001. 0: never."""
+
+    compression: bool = False
+    """Whether sockets may agree on permessage-deflate (RFC 7692)."""
 
     poll_window: Seconds = 10.0
     """How long a long poll without messages waits; a session not polled for half as long again ends."""
@@ -96,6 +104,27 @@ class Config:
 
     max_connections: Count = MAX_CONNECTIONS
     """How many sockets are open at most; further ones get 503. Fewer where too few files may be open."""
+
+    address_connections: Count | None = None
+    """How many sockets one address (IPv4, or IPv6 /64) may hold; homes do not count. See `limits.DEFAULTS`."""
+
+    address_attempts: Count | None = None
+    """How many upgrades one address may ask for a minute; those of homes do not count."""
+
+    address_messages: Count | None = None
+    """How many messages a second all sockets of one address may send on average; homes do not count."""
+
+    credential_connections: Count | None = None
+    """How many sockets one app may hold."""
+
+    credential_messages: Count | None = None
+    """How many messages a second all sockets of one app may send on average."""
+
+    home_connections: Count | None = None
+    """How many sockets one credential of a home may hold."""
+
+    home_messages: Count | None = None
+    """How many messages a second one credential of a home may send on average."""
 
     status_grace: Annotated[float, Meta(ge=0)] = 5.0
     """How long a home may be away before its apps are told that it is offline."""
@@ -124,12 +153,18 @@ class Config:
     drain_seconds: Annotated[float, Meta(ge=0)] = 5.0
     """Over how long a stopping hub spreads the closing of its sockets."""
 
+    drain_code: Literal[1001, 1012, 1013, "abort"] = 1012
+    """The code that a stopping hub closes its sockets with; `abort` ends them without a close frame."""
+
     def __post_init__(self) -> None:
         if self.public_url is not None and not re.match(r"https?://[^/]", self.public_url):
             raise ValueError("public_url: must start with http:// or https:// and name a host")
         for origin in self.origins:
-            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#*]+", origin):
-                raise ValueError(f"origins: {origin!r} is no origin; write scheme://host or scheme://host:port")
+            if not re.fullmatch(r"([a-z][a-z0-9+.-]*:)?//(\*\.)?[^/?#*]+", origin) or origin_entry(origin) is None:
+                raise ValueError(
+                    f"origins: {origin!r} is no origin; write scheme://host or scheme://host:port, //host for every "
+                    "scheme and port, *.host for the host and all below it"
+                )
         for proxy in self.trusted_proxies:
             try:
                 ip_network(proxy)

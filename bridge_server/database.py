@@ -51,6 +51,10 @@ CREATE TABLE pairing_attempts (
 CREATE INDEX pairing_attempts_by_address ON pairing_attempts (address, at);
 CREATE INDEX pairing_attempts_by_time ON pairing_attempts (at);
 """,
+    """
+ALTER TABLE credentials ADD COLUMN disconnection INTEGER;
+CREATE INDEX credentials_by_disconnection ON credentials (disconnection) WHERE disconnection IS NOT NULL;
+""",
 )
 VERSION: Final = len(_STEPS)
 

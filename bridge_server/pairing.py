@@ -21,12 +21,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from bridge_server.auth import Credentials, Device, clean_name
 from bridge_server.database import BadDatabase
+from protocol.loopback import network
 from protocol.pairing import CODE_LETTERS, HANDLE_LENGTH, SECRET_LENGTH, Code
 
 MAX_WRONG: Final = 5
@@ -118,17 +118,6 @@ def wait_ms(times: Sequence[int], now: int, most: int = MAX_ATTEMPTS, period: in
     """How long until one more is within `most` in any `period`, given the earlier ones in rising order; 0: now."""
     recent = [at for at in times if at > now - period]
     return max(1, recent[-most] + period - now) if len(recent) >= most else 0
-
-
-def network(address: str) -> str:
-    """What counts as one address: an IPv4 address, an IPv6 /64; anything else (a Unix socket) as it is."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-        return str(ip_network((parsed, 64), strict=False))
-    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 class Pairings:

@@ -16,6 +16,7 @@ from bridge_server.auth import Identity
 from bridge_server.channels import UNKNOWN_EVENT, Channel, Factory, Handled, Joined, Ok, Refuse, Reply, Router, Stop
 from bridge_server.clock import Clock
 from bridge_server.hub import EVERYTHING, Filter, Form, Hub, Listener
+from bridge_server.limits import Admission
 from bridge_server.outbox import Budget, Outbox
 from bridge_server.transports import Transport
 from protocol import frames, server
@@ -183,8 +184,10 @@ class _Membership:
             self.peer.connection.left(event)
             return
         try:
-            if not isinstance(event.event, str):
-                result: Any = UNKNOWN_EVENT
+            if event.retry_after_ms:
+                result: Any = self.handler.too_soon(event.retry_after_ms)
+            elif not isinstance(event.event, str):
+                result = UNKNOWN_EVENT
             else:
                 result = self.handler.handle_in(event.event, event.payload, event.ref)
             if result is None or isinstance(result, Reply | Stop):
@@ -227,6 +230,7 @@ class Peer:
     """One connection of an app or a home. Called by its transport, never blocks, and raises nothing."""
 
     __slots__ = (
+        "_admission",
         "_members",
         "clock",
         "codec",
@@ -251,6 +255,7 @@ class Peer:
         budget: Budget,
         clock: Clock,
         channel_limit: int,
+        admission: Admission | None = None,
     ) -> None:
         self.codec = codec
         self.identity = identity
@@ -261,6 +266,7 @@ class Peer:
         self.connection = ServerConnection(codec, channel_limit=channel_limit)
         self.outbox = Outbox(transport, budget, self._cut)
         self._members: dict[server.Channel, _Membership] = {}
+        self._admission = admission
         self.is_gone = False
 
     def receive(self, data: bytes, *, binary: bool) -> None:
@@ -268,7 +274,8 @@ class Peer:
         if self.is_gone:
             return
         try:
-            event = self.connection.receive(data, binary=binary)
+            wait = self._admission.message(self.clock.now()) if self._admission is not None else 0
+            event = self.connection.receive(data, binary=binary, retry_after_ms=wait)
         except ProtocolError as error:
             self.send()
             self.outbox.flush()
@@ -291,6 +298,9 @@ class Peer:
     def _join(self, event: JoinRequested) -> None:
         if event.replaced is not None and (old := self._members.get(event.replaced)):
             old.end("replaced")
+        if event.retry_after_ms:
+            self.connection.refuse(event, frames.raw(server.rate_limited(event.retry_after_ms)))
+            return
         factory = self.router.match(event.channel.topic)
         if factory is None:
             self.connection.refuse(event, frames.raw({"reason": "unmatched topic"}))
@@ -372,6 +382,8 @@ class Peer:
         """
         if not self.is_gone:
             self.is_gone = True
+            if self._admission is not None:
+                self._admission.release()
             self.outbox.drop()
             for member in tuple(self._members.values()):
                 member.end(reason)

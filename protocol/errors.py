@@ -2,6 +2,7 @@
 
     ProtocolError                what a peer sent can't be taken; carries the close code and the reason to close with
     +-- BadUtf8                  1007  text that is not UTF-8
+    +-- BadDeflate               1007  a compressed message that can't be inflated
     +-- MalformedMessage         1003  not JSON, not the shape of a frame
     |   +-- TooDeep              1003  nested deeper than MAX_DEPTH
     +-- MessageTooBig            1009  over the frame limit
@@ -29,6 +30,12 @@ class ProtocolError(Exception):
 
 class BadUtf8(ProtocolError):
     """Text that is not UTF-8 (RFC 6455 section 8.1)."""
+
+    close_code = 1007
+
+
+class BadDeflate(ProtocolError):
+    """A compressed message that can't be inflated (RFC 7692)."""
 
     close_code = 1007
 
@@ -78,11 +85,14 @@ CLOSE_CODES = {
     row.code: row
     for row in (
         CloseCode(
-            1001, "going_away", "idle for too long, or ended by the hub (revoked credential, missing token)", True
+            1001,
+            "going_away",
+            "idle or mute for too long, or ended by the hub (revoked credential, disconnected by its operator)",
+            True,
         ),
         CloseCode(1002, "protocol_error", "the peer broke the WebSocket protocol", True),
         CloseCode(1003, "unsupported_data", "a message that is not a Phoenix frame", True),
-        CloseCode(1007, "invalid_data", "text that is not UTF-8", True),
+        CloseCode(1007, "invalid_data", "text that is not UTF-8, or a compressed message that can't be inflated", True),
         CloseCode(1009, "too_big", "a message over the frame limit", True),
         CloseCode(1011, "internal_error", "the hub failed while handling this peer", True),
         CloseCode(1012, "restart", "the hub is shutting down or restarting", True),
@@ -121,6 +131,20 @@ REFUSALS = {
         Refusal("bad_vsn", "upgrade", "only the Phoenix serializer versions 1.0.0 and 2.0.0 are spoken", False, 403),
         Refusal("bad_subprotocol", "upgrade", "none of the offered subprotocols is spoken", False, 403),
         Refusal("bad_request", "upgrade", "the upgrade request is not a valid WebSocket handshake", False, 400),
+        Refusal(
+            "too_many_attempts",
+            "upgrade",
+            "this address connects too often; Retry-After says when to come back",
+            True,
+            429,
+        ),
+        Refusal(
+            "too_many_connections",
+            "upgrade",
+            "this address or credential holds as many connections as it may",
+            True,
+            429,
+        ),
         Refusal("draining", "upgrade", "the hub is shutting down; Retry-After says when to come back", True, 503),
         Refusal("overloaded", "upgrade", "the hub holds as many connections as it may", True, 503),
         Refusal("not_found", "upgrade", "no socket is served at this path", False, 404),

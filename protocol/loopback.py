@@ -6,7 +6,7 @@ header pairs are `request.headers.items()` in aiohttp and `request.headers.raw_i
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 Pairs = Iterable[tuple[str, str]]
 
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
+
+_LONGEST = 128
+"""Characters of the longest text that may be an address: a zone may follow an IPv6 one."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
@@ -44,13 +47,43 @@ def normal_origin(text: str) -> str | None:
     return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}")
 
 
+def origin_entry(text: str) -> str | None:
+    """An entry of a list of origins in the form that `listed` compares; None if it is none.
+
+    `scheme://host[:port]` is that origin. Without a scheme (`//host`) every scheme and, unless one is given, every port
+    of the host; `*.` before the host adds every name below it, at any depth (Phoenix rule 4).
+    """
+    if not text.startswith("//"):
+        return normal_origin(text)
+    normal = normal_origin(f"any:{text}")
+    return normal and normal.removeprefix("any:")
+
+
+def listed(origin: str, origins: Collection[str]) -> bool:
+    """Whether the value of an Origin header is one of `origins`, which are in the form of `origin_entry`."""
+    normal = normal_origin(origin)
+    if normal is None:
+        return False
+    return normal in origins or any(_covers(entry, normal) for entry in origins if entry[:2] == "//" or "*" in entry)
+
+
+def _covers(entry: str, origin: str) -> bool:
+    allowed, asked = urlsplit(entry), urlsplit(origin)
+    port, name = allowed.port or _DEFAULT_PORTS.get(allowed.scheme), allowed.hostname or ""
+    return (
+        allowed.scheme in ("", asked.scheme)
+        and port in (None, asked.port or _DEFAULT_PORTS.get(asked.scheme))
+        and (f".{asked.hostname}".endswith(name[1:]) if name.startswith("*.") else asked.hostname == name)
+    )
+
+
 def check_request(
-    headers: Pairs, hosts: frozenset[str] | None, origins: Iterable[str], *, link: bool = False
+    headers: Pairs, hosts: frozenset[str] | None, origins: Collection[str], *, link: bool = False
 ) -> str | None:
     """Why a request may not be served (`bad_host`, `bad_origin`), or None.
 
-    `hosts` are names without port, None on a port that strangers may reach anyway; `origins` are in the normal form of
-    `normal_origin`. Exactly one Host must be sent. An Origin, if sent, must be listed; without one, a browser that says
+    `hosts` are names without port, None on a port that strangers may reach anyway; `origins` are in the form of
+    `origin_entry`. Exactly one Host must be sent. An Origin, if sent, must be listed; without one, a browser that says
     `Sec-Fetch-Site: cross-site` is refused; not with `link`, where a browser opens a page that is the same for all
     (`Sec-Fetch-Mode: navigate`) from a link on another site, such as a pairing link in a web mail.
     """
@@ -61,8 +94,7 @@ def check_request(
     if hosts is not None and (len(found["host"]) != 1 or _host_name(found["host"][0]) not in hosts):
         return "bad_host"
     if found["origin"]:
-        listed = len(found["origin"]) == 1 and normal_origin(found["origin"][0]) in frozenset(origins)
-        return None if listed else "bad_origin"
+        return None if len(found["origin"]) == 1 and listed(found["origin"][0], origins) else "bad_origin"
     if link and [mode.lower() for mode in found["sec-fetch-mode"]] == ["navigate"]:
         return None
     return "bad_origin" if any(site.lower() == "cross-site" for site in found["sec-fetch-site"]) else None
@@ -86,6 +118,8 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
     address = _address(peername[0]) if isinstance(peername, tuple) and peername else None
     if address is None:
         return "local"
+    if not trusted_proxies:
+        return str(address)
     networks = _networks(trusted_proxies)
     chain = [part for name, value in headers if name.lower() == "x-forwarded-for" for part in value.split(",")]
     while chain and any(address in network for network in networks):
@@ -94,6 +128,16 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
             break
         address = before
     return str(address)
+
+
+def network(address: str) -> str:
+    """What counts as one address: an IPv4 address, an IPv6 /64; anything else (a Unix socket) as it is."""
+    parsed = _address(address.partition("%")[0])
+    if parsed is None:
+        return address
+    if isinstance(parsed, IPv6Address):
+        return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(parsed)
 
 
 def is_loopback(address: str) -> bool:
@@ -112,9 +156,15 @@ def _host_name(value: str) -> str | None:
     return name if name and parts.netloc == value and "@" not in value else None
 
 
-def _address(text: object) -> IPv4Address | IPv6Address | None:
+def _address(value: object) -> IPv4Address | IPv6Address | None:
+    text = str(value)
+    return _parsed(text) if len(text) <= _LONGEST else None
+
+
+@lru_cache(maxsize=1024)  # asked several times for every connection; what is kept is bounded by the length above
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        address = ip_address(str(text))
+        address = ip_address(text)
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None

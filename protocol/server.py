@@ -34,13 +34,15 @@ class Channel:
 class JoinRequested(NamedTuple):
     """A topic is to be joined.
 
-    Answer with `accept` or `refuse`. `replaced` is the join whose place it takes, gone already.
+    Answer with `accept` or `refuse`. `replaced` is the join whose place it takes, gone already. With `retry_after_ms`
+    it came too soon, and is to be refused.
     """
 
     channel: Channel
     ref: Any
     payload: Payload
     replaced: Channel | None
+    retry_after_ms: int = 0
 
 
 class LeaveRequested(NamedTuple):
@@ -53,13 +55,15 @@ class LeaveRequested(NamedTuple):
 class PushReceived(NamedTuple):
     """A message for a joined channel.
 
-    Answer with `reply` or not at all. `event` is no string when the peer sent nonsense.
+    Answer with `reply` or not at all. `event` is no string when the peer sent nonsense. With `retry_after_ms` it came
+    too soon, and is to be answered with an error.
     """
 
     channel: Channel
     ref: Any
     event: Any
     payload: Payload
+    retry_after_ms: int = 0
 
 
 Event = JoinRequested | LeaveRequested | PushReceived
@@ -72,6 +76,11 @@ class Outgoing(NamedTuple):
     message: Encoded
 
 
+def rate_limited(retry_after_ms: int) -> dict[str, Any]:
+    """The response to a join or push that came too soon."""
+    return {"reason": "rate_limited", "retry_after_ms": retry_after_ms}
+
+
 class ServerConnection:
     """The joined topics of one socket, and what is to be sent on it. Not thread-safe."""
 
@@ -80,30 +89,34 @@ class ServerConnection:
     def __init__(self, codec: Codec, *, channel_limit: int = 100) -> None:
         self._codec = codec
         self._channel_limit = channel_limit
-        self._inbox: deque[Frame] | None = None  # made when a join makes messages wait: most sockets never need one
+        self._inbox: deque[tuple[Frame, int]] | None = (
+            None  # made when a join makes messages wait: most sockets never need one
+        )
         self._joining: JoinRequested | None = None
         self._out: list[Outgoing] = []
         self.channels: dict[str, Channel] = {}
 
     # What comes in.
 
-    def receive(self, data: bytes, *, binary: bool) -> Event | None:
+    def receive(self, data: bytes, *, binary: bool, retry_after_ms: int = 0) -> Event | None:
         """Take one whole message; the event it makes, or None when it was answered, ignored, or waits behind a join.
 
-        Raises ProtocolError when it is not a frame; the connection is then of no further use.
+        With `retry_after_ms` the peer has sent too much: a join or push may come again that much later and is refused
+        now; a heartbeat is answered and a leave done all the same. Raises ProtocolError when it is not a frame; the
+        connection is then of no further use.
         """
         frame = self._codec.decode(data, binary=binary)
         if self._joining is not None or self._inbox:
             if self._inbox is None:
                 self._inbox = deque()
-            self._inbox.append(frame)
+            self._inbox.append((frame, retry_after_ms))
             return None
-        return self._route(frame)
+        return self._route(frame, retry_after_ms)
 
     def next_event(self) -> Event | None:
         """The next event among messages that waited behind a join; None when there is none, or a join is undecided."""
         while self._inbox and self._joining is None:
-            if event := self._route(self._inbox.popleft()):
+            if event := self._route(*self._inbox.popleft()):
                 return event
         if not self._inbox:
             self._inbox = None
@@ -114,7 +127,7 @@ class ServerConnection:
         """Whether a join is undecided. Stop reading from the socket meanwhile."""
         return self._joining is not None
 
-    def _route(self, frame: Frame) -> Event | None:
+    def _route(self, frame: Frame, retry_after_ms: int) -> Event | None:
         topic, event = frame.topic, frame.event
         channel = self.channels.get(topic) if isinstance(topic, str) else None
         if channel is not None and event != frames.JOIN:
@@ -123,18 +136,19 @@ class ServerConnection:
             if event == frames.LEAVE:
                 del self.channels[topic]
                 return LeaveRequested(channel, frame.ref)
-            return PushReceived(channel, frame.ref, event, frame.payload)
+            return PushReceived(channel, frame.ref, event, frame.payload, retry_after_ms)
         if topic == frames.PHOENIX and event == frames.HEARTBEAT:
             self._answer(None, frame, "ok", EMPTY)
         elif event == frames.JOIN and isinstance(topic, str):
-            return self._join(frame)
+            return self._join(frame, retry_after_ms)
         elif event == frames.LEAVE:
             self._answer(frame.join_ref, frame, "ok", EMPTY)
         else:
-            self._answer(frame.join_ref, frame, "error", frames.raw({"reason": "unmatched topic"}))
+            why = rate_limited(retry_after_ms) if retry_after_ms else {"reason": "unmatched topic"}
+            self._answer(frame.join_ref, frame, "error", frames.raw(why))
         return None
 
-    def _join(self, frame: Frame) -> Event | None:
+    def _join(self, frame: Frame, retry_after_ms: int) -> Event | None:
         join_ref = frame.join_ref
         if join_ref is None and self._codec.vsn == "2.0.0":
             join_ref = frame.ref
@@ -143,7 +157,7 @@ class ServerConnection:
             self._answer(join_ref, frame, "error", frames.raw({"reason": "too many channels joined"}))
             return None
         channel = Channel(frame.topic, join_ref, self._codec.head(join_ref))
-        self._joining = JoinRequested(channel, frame.ref, frame.payload, replaced)
+        self._joining = JoinRequested(channel, frame.ref, frame.payload, replaced, retry_after_ms)
         return self._joining
 
     def _answer(self, join_ref: Any, frame: Frame, status: str, response: Raw) -> None:

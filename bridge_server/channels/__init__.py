@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from bridge_server.auth import Identity
 from bridge_server.hub import EVERYTHING, Filter, Listener
 from protocol.frames import EMPTY, Payload
+from protocol.server import rate_limited
 from protocol.topics import matches
 
 
@@ -121,6 +122,10 @@ class Channel:
     def handle_in(self, event: str, payload: Payload, ref: Any) -> Handled | Awaitable[Handled]:
         """Handle one message."""
         return UNKNOWN_EVENT
+
+    def too_soon(self, retry_after_ms: int) -> Reply:
+        """The answer to a message over the peer's limit, in its turn; `handle_in` never sees that message."""
+        return Reply("error", rate_limited(retry_after_ms))
 
     def terminate(self, reason: str) -> None:
         """The channel ends.

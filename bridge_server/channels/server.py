@@ -127,6 +127,10 @@ class ServerChannel(Channel):
             return self._refused("bad_push")
         return UNKNOWN_EVENT
 
+    def too_soon(self, retry_after_ms: int) -> Reply:
+        """The forwarder waits, and goes on behind `acked_id`."""
+        return self._refused("rate_limited", retry_after_ms=retry_after_ms)
+
     def _take(self, events: list[Raw], prev_id: str | None | UnsetType) -> Reply:
         """Append and publish in order.
 

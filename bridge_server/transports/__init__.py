@@ -8,6 +8,7 @@
   is aborted. `abort` ends it at once. Both may be called any number of times.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from protocol.codec import Encoded
@@ -19,9 +20,9 @@ class Transport(Protocol):
     def write(self, data: bytes) -> None:
         """Send finished wire bytes."""
 
-    @staticmethod
-    def wrap(message: Encoded) -> bytes:
-        """One message as wire bytes."""
+    @property
+    def wrap(self) -> Callable[[Encoded], bytes]:
+        """What makes one message wire bytes: the same function for all connections that read alike."""
 
     def unsent(self) -> int:
         """Bytes written that the operating system has not taken yet; 0 when that can't be known."""

@@ -17,8 +17,11 @@ from websockets.utils import accept_key
 
 from bridge_server.auth import BEARER_SUBPROTOCOL, Identity, Refused
 from bridge_server.channels import Router
+from bridge_server.limits import RETRY_SECONDS, Admission
+from bridge_server.transports.deflate import Negotiated
+from bridge_server.transports.deflate import negotiate as negotiate_deflate
 from protocol.codec import Codec, negotiate
-from protocol.loopback import check_request, normal_origin
+from protocol.loopback import check_request, listed
 
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==", re.ASCII)  # 16 bytes in base64
 
@@ -42,8 +45,14 @@ class Mount:
     channel_limit: int = 100
     poll_window: float = 10.0
     """How long a poll without messages waits. A session that is not polled for half as long again ends."""
+    ping_interval: float = 0.0
+    """Seconds between two pings of the hub; a peer that sends nothing from one to the next is closed. 0: no pings."""
+    compression: bool = False
+    """Whether permessage-deflate is agreed on with who offers it; otherwise offers are ignored (rule 28)."""
     origins: frozenset[str] | None = frozenset()
-    """Web origins that may connect beside the hub's own host; `//*.x` is x and what is below it. None asks nobody."""
+    """Web origins that may connect, in the form of `loopback.origin_entry`. None asks nobody for an origin."""
+    own_host: bool = True
+    """Whether pages of the hub's own host may connect too, whatever their scheme and port (rule 4)."""
     subprotocols: tuple[str, ...] = ()
     """What is offered; empty ignores what the client asks for."""
 
@@ -56,14 +65,20 @@ class Accepted(NamedTuple):
     identity: Identity | None
     query: dict[str, str]
     subprotocol: str | None
+    deflate: Negotiated | None = None
+    admission: Admission | None = None
 
 
 class HttpRefusal(NamedTuple):
-    """The request is answered with this status and `{"reason": …}`; `hint` explains a 400."""
+    """The request is answered with this status and `{"reason": …}`.
+
+    `hint` explains a 400, `retry_after` is what a 429 or 503 asks to wait, in seconds.
+    """
 
     status: int
     reason: str
     hint: str | None = None
+    retry_after: int = RETRY_SECONDS
 
 
 def decide(request: Request, mounts: Sequence[Mount], hosts: frozenset[str] | None) -> Accepted | HttpRefusal:
@@ -83,7 +98,14 @@ def decide(request: Request, mounts: Sequence[Mount], hosts: frozenset[str] | No
     if reason := bad_site(headers, mount, hosts):
         return HttpRefusal(403, reason)
     offered = [entry.strip() for value in headers.get_all("Sec-WebSocket-Protocol") for entry in value.split(",")]
-    return admit(headers, [entry for entry in offered if entry], parse_query(query_text), mount)
+    decision = admit(headers, [entry for entry in offered if entry], parse_query(query_text), mount)
+    if isinstance(decision, Accepted) and mount.compression:
+        try:
+            deflate = negotiate_deflate(headers.get_all("Sec-WebSocket-Extensions"))
+        except ValueError as error:
+            return HttpRefusal(400, "bad_request", f"'sec-websocket-extensions' header: {error}")
+        return decision._replace(deflate=deflate)
+    return decision
 
 
 def parse_query(text: str) -> Pairs | HttpRefusal:
@@ -121,7 +143,7 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
 
-def switching(request: Request, subprotocol: str | None, now: float) -> Response:
+def switching(request: Request, accepted: Accepted, now: float) -> Response:
     """The answer that opens the socket of a request that `decide` accepted; `now` is seconds since 1970.
 
     `ServerProtocol.accept` would parse and check all of it once more, at a seventh of what a connection costs, and
@@ -129,8 +151,10 @@ def switching(request: Request, subprotocol: str | None, now: float) -> Response
     """
     lines = [("Date", http_date(int(now))), ("Upgrade", "websocket"), ("Connection", "Upgrade")]
     lines.append(("Sec-WebSocket-Accept", accept_key(request.headers["Sec-WebSocket-Key"])))
-    if subprotocol is not None:
-        lines.append(("Sec-WebSocket-Protocol", subprotocol))
+    if accepted.subprotocol is not None:
+        lines.append(("Sec-WebSocket-Protocol", accepted.subprotocol))
+    if accepted.deflate is not None:
+        lines.append(("Sec-WebSocket-Extensions", accepted.deflate.response))
     headers = Headers()
     for name, value in lines:
         headers[name] = value  # four times as fast as handing it the list
@@ -170,21 +194,15 @@ def bad_site(headers: Headers, mount: Mount, hosts: frozenset[str] | None) -> st
     if mount.origins is None or not origins:
         return None
     own = hosts if hosts is not None else {name for value in headers.get_all("Host") if (name := _host(f"//{value}"))}
-    allowed = len(origins) == 1 and (_same_host(origins[0], own) or _listed(origins[0], mount.origins))
+    allowed = len(origins) == 1 and (
+        (mount.own_host and _same_host(origins[0], own)) or listed(origins[0], mount.origins)
+    )
     return None if allowed else "bad_origin"
 
 
 def _same_host(origin: str, own: Set[str | None]) -> bool:
     host = _host(origin)
     return host is not None and host in origin and host in own  # a browser writes it in lower case (rule 4: exactly)
-
-
-def _listed(origin: str, origins: frozenset[str]) -> bool:
-    if normal_origin(origin) in origins:
-        return True
-    host = _host(origin)
-    wild = [entry[3:] for entry in origins if entry.startswith("//*.")]
-    return host is not None and any(f".{host}".endswith(suffix) for suffix in wild)
 
 
 def _host(url: str) -> str | None:

@@ -109,7 +109,10 @@ class LongPolling:
     def _connect(
         self, request: web.Request, headers: Headers, mount: Mount, shared: dict[str, str]
     ) -> web.StreamResponse:
-        decision = self._port.busy() or self._decide(request, headers, mount)
+        if busy := self._port.busy():
+            return self._refuse(busy, shared)
+        peername = request.transport.get_extra_info("peername") if request.transport is not None else None
+        decision = self._port.within_limits(self._decide(request, headers, mount), peername, headers.raw_items())
         if isinstance(decision, HttpRefusal):
             return self._refuse(decision, shared)
         session = Session(self._port, mount, self._gone)
@@ -137,7 +140,7 @@ class LongPolling:
         self._port.refused(refusal.reason)
         more = {"reason": refusal.reason} | ({"message": refusal.hint} if refusal.hint else {})
         if refusal.status in (429, 503):
-            shared["Retry-After"] = "5"
+            shared["Retry-After"] = str(refusal.retry_after)
         final = refusal.status in (400, 403)
         return _json(
             wire.answer(Status.REFUSED if final else Status.FAILED, **more),

@@ -119,6 +119,10 @@ class Session:
             if self.writing is not None:
                 self.writing.abort()
 
+    def hang_up(self) -> None:
+        """See `port.Connection`: nothing but the next answer can say that it is over."""
+        self.close(1012, "restart")
+
     def abort(self) -> None:
         """See the contract."""
         self.close(1001, "aborted")

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
@@ -21,11 +21,14 @@ from websockets.server import ServerProtocol
 from bridge_server.channels import Router
 from bridge_server.clock import Clock
 from bridge_server.hub import Hub
+from bridge_server.limits import Limits, TooMany
 from bridge_server.outbox import Budget
 from bridge_server.peer import Peer
 from bridge_server.transports import Transport
+from bridge_server.transports.deflate import MARKING
 from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, decide, http_date, switching
 from bridge_server.transports.websocket import WebSocketDriver
+from protocol.loopback import client_address
 
 __all__ = ["Mount", "Port", "Router"]
 
@@ -42,6 +45,12 @@ MAX_HEAD: Final = 16 * 1024
 SEND_BUFFER: Final = 128 * 1024
 """Bytes the kernel may hold for a connection, beyond every count of ours: so it is little."""
 
+DRAIN_STEP: Final = 0.05
+"""Seconds between two steps of a drain."""
+
+GOODBYE_SECONDS: Final = 1.0
+"""How long a drain waits for the last goodbyes."""
+
 _UPGRADE = re.compile(rb"\r\n[Uu][Pp][Gg][Rr][Aa][Dd][Ee][ \t]*:[^\r\n]*[Ww][Ee][Bb][Ss][Oo][Cc][Kk][Ee][Tt]")
 
 
@@ -52,6 +61,9 @@ class Connection(Transport, Protocol):
 
     def tick(self, now: float) -> None:
         """About once a second: end what is idle or stuck."""
+
+    def hang_up(self) -> None:
+        """End without a goodbye, if that is possible; what was written before still arrives."""
 
 
 class Port:
@@ -68,6 +80,8 @@ class Port:
         hosts: frozenset[str] | None,
         max_connections: int,
         handshake_timeout: float,
+        limits: Limits,
+        trusted_proxies: tuple[str, ...] = (),
     ) -> None:
         self.mounts = tuple(mounts)
         self.http = http
@@ -77,6 +91,8 @@ class Port:
         self.hosts = hosts
         self.max_connections = max_connections
         self.handshake_timeout = handshake_timeout
+        self.limits = limits
+        self.trusted_proxies = trusted_proxies
         self.drivers: set[Connection] = set()
         """Every connected peer, whatever carries it. Who carries one joins in, and leaves at the end."""
         self.splits: set[Split] = set()
@@ -84,8 +100,9 @@ class Port:
         self.refusals: dict[str, int] = {}
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # An idle timeout shorter than a tick would be kept late.
-        self._period = min(1.0, *(min(mount.idle_timeout, mount.poll_window) / 4 for mount in mounts), 1.0)
+        # What is shorter than a tick would be kept late.
+        kept = [(mount.idle_timeout, mount.poll_window, mount.ping_interval) for mount in mounts]
+        self._period = min([1.0, *(seconds / 4 for three in kept for seconds in three if seconds)])
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address and port listened on. Raises OSError when it can't."""
@@ -111,7 +128,25 @@ class Port:
             budget=self.budget,
             clock=self.clock,
             channel_limit=mount.channel_limit,
+            admission=accepted.admission,
         )
+
+    def within_limits(
+        self, decision: Accepted | HttpRefusal, peername: object, headers: Iterable[tuple[str, str]]
+    ) -> Accepted | HttpRefusal:
+        """Hold a decision against the limits on clients; `peername` is what the transport says.
+
+        Comes last, because homes have limits of their own. Requests that are refused anyway are counted too.
+        """
+        now = self.clock.now()
+        address = client_address(peername, headers, self.trusted_proxies)
+        if isinstance(decision, Accepted):
+            found = self.limits.admit(decision.identity, address, now)
+        else:
+            found = self.limits.refused(address, now)
+        if isinstance(found, TooMany):
+            return HttpRefusal(429, found.reason, retry_after=found.retry_after)
+        return decision if found is None or isinstance(decision, HttpRefusal) else decision._replace(admission=found)
 
     def busy(self) -> HttpRefusal | None:
         """Why no further peer can connect now, or None."""
@@ -133,21 +168,33 @@ class Port:
         if self._server is not None:
             self._server.close()
 
-    async def drain(self, seconds: float, code: int = 1012, reason: str = "restart") -> None:
-        """Close every socket, spread over `seconds`, and give the goodbyes a moment; then stop listening.
+    async def drain(self, seconds: float, code: int | None = 1012, reason: str = "restart") -> None:
+        """End every socket, spread over `seconds`, and give the goodbyes a moment; then stop listening.
 
-        Who asks for a socket meanwhile is told 503 and when to come back, and `/ready` says that the hub is draining.
+        With `code` None they end without a close frame. Takes at most `seconds` and GOODBYE_SECONDS, however many there
+        are. Who asks for a socket meanwhile is told 503 and when to come back, and `/ready` says that the hub is
+        draining.
         """
         self.draining = True
-        drivers = tuple(self.drivers)
-        for number, driver in enumerate(drivers):
-            if number and seconds:
-                await asyncio.sleep(seconds / len(drivers))
-            driver.close(code, reason)
-        for _ in range(20):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        waiting = list(self.drivers)
+        total = len(waiting)
+        while waiting:
+            passed = loop.time() - began
+            due = total if passed >= seconds else int(total * passed / seconds) + 1
+            while waiting and total - len(waiting) < due:
+                driver = waiting.pop()
+                if code is None:
+                    driver.hang_up()
+                else:
+                    driver.close(code, reason)
+            if waiting:
+                await asyncio.sleep(DRAIN_STEP)
+        for _ in range(int(GOODBYE_SECONDS / DRAIN_STEP)):
             if not self.drivers:
                 break
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(DRAIN_STEP)
         self.stop_listening()
 
     async def close(self) -> None:
@@ -230,6 +277,9 @@ class Split(asyncio.Protocol):
         except Exception:
             log.exception("a handshake failed")
             decision = HttpRefusal(500, "internal")
+        assert self._transport is not None
+        peername = self._transport.get_extra_info("peername")
+        decision = port.within_limits(decision, peername, requests[0].headers.raw_items())
         if isinstance(decision, HttpRefusal):
             self._answer(decision)
         else:
@@ -239,11 +289,15 @@ class Split(asyncio.Protocol):
         port, transport, mount = self._port, self._transport, accepted.mount
         assert transport is not None
         protocol.max_message_size = mount.max_frame_bytes
-        protocol.send_response(switching(request, accepted.subprotocol, port.clock.wall()))
+        protocol.send_response(switching(request, accepted, port.clock.wall()))
+        window_bits = None
+        if accepted.deflate is not None:
+            protocol.extensions = [MARKING]
+            window_bits = accepted.deflate.window_bits
         # The protocol holds on to the request while it lives: 2 KB that nobody reads again, and the credential.
         request.headers.clear()
         request.path = ""
-        driver = WebSocketDriver(transport, protocol, mount.idle_timeout, port.clock, port.drivers.discard)
+        driver = WebSocketDriver(transport, protocol, mount, window_bits, port.clock, port.drivers.discard)
         driver.peer = port.connected(driver, accepted)
         port.splits.discard(self)
         transport.set_protocol(driver)
@@ -266,7 +320,7 @@ def _response(refusal: HttpRefusal, now: float) -> bytes:
     if refusal.hint:
         content["message"] = refusal.hint
     body = msgspec.json.encode(content)
-    again = "Retry-After: 5\r\n" if refusal.status in (429, 503) else ""
+    again = f"Retry-After: {refusal.retry_after}\r\n" if refusal.status in (429, 503) else ""
     head = (
         f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
         f"Date: {http_date(int(now))}\r\n"

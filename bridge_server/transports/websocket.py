@@ -19,7 +19,10 @@ from websockets.server import ServerProtocol
 
 from bridge_server.clock import Clock
 from bridge_server.peer import Peer
+from bridge_server.transports.deflate import DeflatedFrame, inflate, wrapper
+from bridge_server.transports.handshake import Mount
 from protocol.codec import Encoded
+from protocol.errors import ProtocolError
 
 log = logging.getLogger("bridge_server.websocket")
 
@@ -55,45 +58,53 @@ class WebSocketDriver(asyncio.Protocol):
     """One upgraded connection. Fulfils the `Transport` contract for its peer."""
 
     __slots__ = (
+        "_awaited",
         "_clock",
         "_deadline",
+        "_deflated",
         "_fragments",
         "_idle_timeout",
         "_last_seen",
+        "_limit",
         "_on_gone",
         "_opcode",
+        "_ping_interval",
+        "_pinged",
         "_protocol",
         "_reading",
         "_rest",
         "_transport",
         "peer",
+        "wrap",
         "write",
     )
-
-    @staticmethod
-    def wrap(message: Encoded) -> bytes:
-        """See the contract."""
-        return frame(message)
 
     def __init__(
         self,
         transport: asyncio.Transport,
         protocol: ServerProtocol,
-        idle_timeout: float,
+        mount: Mount,
+        window_bits: int | None,
         clock: Clock,
         on_gone: Callable[["WebSocketDriver"], None],
     ) -> None:
+        # `window_bits` is None without permessage-deflate.
         self.peer: Peer | None = None
+        self.wrap = frame if window_bits is None else wrapper(window_bits, frame)
         self.write = transport.write  # the hub calls it for every event: no frame of ours in between
         self._transport = transport
         self._protocol = protocol
-        self._idle_timeout = idle_timeout
+        self._limit = mount.max_frame_bytes
+        self._idle_timeout = mount.idle_timeout
+        self._ping_interval = mount.ping_interval
         self._clock = clock
         self._on_gone = on_gone
-        self._last_seen = clock.now()
+        self._last_seen = self._pinged = clock.now()
+        self._awaited = False
         self._deadline: float | None = None
         self._fragments: list[bytes] | None = None
         self._opcode = Opcode.TEXT
+        self._deflated = False
         self._reading = True
         self._rest = b""
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
@@ -147,8 +158,9 @@ class WebSocketDriver(asyncio.Protocol):
     def _take(self, peer: Peer, received: Frame) -> None:
         opcode = received.opcode
         if opcode == Opcode.TEXT or opcode == Opcode.BINARY:
+            self._deflated = isinstance(received, DeflatedFrame)
             if received.fin:
-                peer.receive(bytes(received.data), binary=opcode == Opcode.BINARY)
+                self._message(peer, bytes(received.data), opcode)
             else:
                 self._opcode = opcode
                 self._fragments = [bytes(received.data)]
@@ -156,12 +168,22 @@ class WebSocketDriver(asyncio.Protocol):
             self._fragments.append(bytes(received.data))
             if received.fin:
                 data, self._fragments = b"".join(self._fragments), None
-                peer.receive(data, binary=self._opcode == Opcode.BINARY)
+                self._message(peer, data, self._opcode)
             elif len(self._fragments) >= MAX_FRAGMENTS:
                 self._fragments = None
                 self.close(1009, "too many fragments")
         elif opcode == Opcode.CLOSE:
             log.debug("a peer closed its socket")
+
+    def _message(self, peer: Peer, data: bytes, opcode: Opcode) -> None:
+        if self._deflated:
+            try:
+                data = inflate(data, self._limit)
+            except ProtocolError as fault:
+                peer.outbox.flush()
+                self.close(fault.close_code, fault.reason)
+                return
+        peer.receive(data, binary=opcode == Opcode.BINARY)
 
     def _pump(self) -> None:
         """Write what the protocol wants written: pongs, and the closing handshake."""
@@ -171,7 +193,7 @@ class WebSocketDriver(asyncio.Protocol):
             elif data[0] & 0x0F == Opcode.CLOSE:
                 self._transport.write(data)
             elif self._protocol.state is OPEN and self.peer is not None:
-                self.peer.outbox.put(None, data)  # a pong; counted when the peer does not read
+                self.peer.outbox.put(None, data)  # a ping or pong; counted when the peer does not read
             # Once it is told goodbye, a peer gets no pongs: nobody would count them.
         if self._protocol.state is not OPEN:
             self._closing()
@@ -236,6 +258,11 @@ class WebSocketDriver(asyncio.Protocol):
                 self._protocol.send_close(code, text)
             self._pump()
 
+    def hang_up(self) -> None:
+        """End without a close frame, as a proxy or a kernel would: what was written before still arrives."""
+        if self._deadline is None:
+            self._half_close()
+
     def _closing(self) -> None:
         # From here on nothing but the closing handshake may be written: the hub must not hold `write` any more.
         if self._deadline is None:
@@ -263,3 +290,16 @@ class WebSocketDriver(asyncio.Protocol):
             self.close(1001, "idle")
         elif self.peer is not None and self.peer.outbox.stuck(now):
             self.peer.outbox.cut()
+        elif self._ping_interval and now - self._pinged >= self._ping_interval:
+            self._ping(now)
+
+    def _ping(self, now: float) -> None:
+        # A peer that is behind has pings behind what it has not read: `stuck` judges it.
+        if self.peer is None or self.peer.outbox.paused:
+            self._pinged, self._awaited = now, False
+        elif self._awaited and self._last_seen < self._pinged:
+            self.close(1001, "mute")
+        else:
+            self._pinged, self._awaited = now, True
+            self._protocol.send_ping(b"")
+            self._pump()

@@ -268,6 +268,7 @@ def statuses(app: Wire) -> list[bool]:
 
 @virtual_time
 async def test_server_status_is_told_once_a_home_was_away_for_the_grace_period() -> None:
+    """Case 110."""
     bench = Bench(status_grace=5.0)
     app, home = bench.app(), bench.home()
     app.join()
@@ -290,6 +291,7 @@ async def test_server_status_is_told_once_a_home_was_away_for_the_grace_period()
 
 @virtual_time
 async def test_server_status_says_nothing_of_a_home_that_is_back_within_the_grace_period() -> None:
+    """Case 110."""
     bench = Bench(status_grace=5.0)
     app, home = bench.app(), bench.home()
     app.join()

@@ -129,6 +129,30 @@ def test_one_credential_of_a_home_is_replaced_and_its_apps_stay(shell: Shell) ->
     assert (code, "already" in err) == (1, True)
 
 
+def test_sockets_are_closed_without_revoking_anything(shell: Shell) -> None:
+    """Case 1. That the hub does it, and that clients come back, is tested with a hub."""
+    home = shell.json("servers", "add", "Attic")
+    phone = shell.json("devices", "add", home["server_id"], "Phone")
+    database = shell.credentials()
+    assert shell.json("disconnect", phone["device_id"]) == {"disconnected": 1}
+    number = database.authenticate(phone["credential"]).credential_id
+    assert database.disconnected() == {number}
+    assert shell.json("disconnect", home["server_id"]) == {"disconnected": 2}
+    assert database.disconnected() == {1, number}
+    code, out, _ = shell("disconnect", "1")
+    said = f"credential 1 of the home 'Attic' ({home['server_id']}): the sockets of 1 credential are closed\n"
+    assert (code, out) == (0, said)
+    assert database.disconnected() == {1}
+    assert database.disconnected() == frozenset() == database.revoked()
+    assert isinstance(database.authenticate(phone["credential"]), Device)
+    database.close()
+    code, _, err = shell("disconnect", "nobody")
+    assert (code, "there is no 'nobody'" in err) == (1, True)
+    shell("revoke", phone["device_id"])
+    code, _, err = shell("disconnect", phone["device_id"])
+    assert (code, "already" in err) == (1, True)
+
+
 @pytest.mark.parametrize("by", ["server_id", "credential_id"])
 def test_nobody_ends_a_home_by_accident(shell: Shell, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     """A home's last credential is the home: without it no other can be made, so a number asks as the id does."""

@@ -39,17 +39,20 @@ def test_every_setting_can_stand_in_the_environment() -> None:
         "database": "/db",
         "public_url": "https://x",
         "trusted_proxies": "10.0.0.0/8, ::1",
-        "origins": "https://a.example,https://b.example:8443",
+        "origins": "https://a.example,https://b.example:8443,//*.c.example",
         "auto_enrol": "false",
         "allow_query_credentials": "true",
         "log_level": "DEBUG",
         "log_json": "1",
+        "compression": "true",
+        "drain_code": "abort",
     }
     environ = {f"SESSION_BRIDGE_{row.name.upper()}": texts.get(row.name, "7") for row in fields(Config)}
     config = Config.from_env(environ)
     assert config.trusted_proxies == ("10.0.0.0/8", "::1")
-    assert config.origins == ("https://a.example", "https://b.example:8443")
+    assert config.origins == ("https://a.example", "https://b.example:8443", "//*.c.example")
     assert (config.auto_enrol, config.allow_query_credentials, config.log_json) == (False, True, True)
+    assert (config.compression, config.drain_code) == (True, "abort")
     assert config.state_dir == Path.home() / "state"
     assert config.database_path == Path("/db")
     assert {getattr(config, row.name) for row in fields(Config) if row.name not in texts} == {7}
@@ -75,6 +78,13 @@ def test_options_beat_the_environment_which_beats_the_file(tmp_path: Path) -> No
         ("public_url", "hub.example"),
         ("origins", "*"),
         ("origins", "https://a.example/path"),
+        ("origins", "https://a*.example"),
+        ("origins", "a.example"),
+        ("origins", "null"),
+        ("drain_code", "1000"),
+        ("drain_code", "4000"),
+        ("address_connections", "0"),
+        ("ping_interval", "-1"),
         ("trusted_proxies", "10.0.0.1/8"),
     ],
 )
@@ -107,3 +117,16 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name)
     monkeypatch.setenv("SESSION_BRIDGE_PORT", "4321")
     assert Config.from_env().port == 4321
+
+
+def test_the_default_idle_timeout_outlives_two_heartbeats_and_it_may_be_as_short_as_a_second() -> None:
+    """Cases 17 and 19: clients beat every 30 s, and some routers cut after 55."""
+    assert Config().idle_timeout >= 2 * 30 + 10
+    assert Config.from_env({"SESSION_BRIDGE_IDLE_TIMEOUT": "1"}).idle_timeout == 1.0
+
+
+def test_the_code_of_a_drain_may_be_written_as_a_number(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    for text, meant in (("1001", 1001), ("1013", 1013), ('"abort"', "abort")):
+        file.write_text(f"[hub]\ndrain_code = {text}\n")
+        assert Config.from_env({"SESSION_BRIDGE_CONFIG": str(file)}).drain_code == meant

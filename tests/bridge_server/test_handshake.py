@@ -8,11 +8,12 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from bridge_server.auth import Identity, Operator, Refused
+from bridge_server.auth import Identity, Operator, Refused, credential
 from bridge_server.channels import Router
 from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, Pairs, decide, same_path
 from protocol.codec import V1, V2
 from protocol.errors import REFUSALS
+from protocol.loopback import origin_entry
 from tests.support.raw_socket import RawSocket, head
 from tests.support.recorded_server import PREFIX, recorded_server
 
@@ -118,12 +119,14 @@ def test_a_query_that_can_not_be_read_is_400(query: str) -> None:
 
 @pytest.mark.parametrize("value", ["Upgrade", "upgrade", "keep-alive, Upgrade", "UPGRADE,close", "close ,  upgrade "])
 def test_connection_may_list_more_than_the_upgrade(value: str) -> None:
+    """Case 101."""
     accepted(ask(connection=value))
     accepted(ask(connection=["keep-alive", value]))
 
 
 @pytest.mark.parametrize("value", ["websocket", "WebSocket", "WEBSOCKET"])
 def test_the_case_of_the_upgrade_does_not_matter(value: str) -> None:
+    """Case 101."""
     accepted(ask(upgrade=value))
 
 
@@ -198,7 +201,65 @@ def test_rule4_what_only_looks_like_a_listed_origin_is_403(origin: str) -> None:
     refused(ask(WILD, origin=origin), 403, "bad_origin")
 
 
-@pytest.mark.parametrize("origin", ["http://evil.test", "null", "", "not a url"])
+LISTED = {
+    # entry: (origins it lets in, origins it keeps out)
+    "https://x.test": (
+        ["https://x.test", "https://x.test:443", "HTTPS://x.test"],
+        ["http://x.test", "https://x.test:444", "https://a.x.test", "https://x.test.evil.test", "https://xx.test"],
+    ),
+    "http://x.test:81": (["http://x.test:81"], ["http://x.test", "http://x.test:80", "https://x.test:81"]),
+    "//x.test": (
+        ["http://x.test", "https://x.test", "https://x.test:81", "app://x.test"],
+        ["http://a.x.test", "http://x.test.evil.test", "//x.test", "x.test"],
+    ),
+    "//x.test:81": (["http://x.test:81", "https://x.test:81"], ["http://x.test", "https://x.test:82"]),
+    "//x.test:80": (["http://x.test", "http://x.test:80"], ["https://x.test"]),
+    "//*.x.test": (
+        ["http://x.test", "https://a.x.test:81", "http://a.b.x.test"],
+        ["http://prefix-x.test", "http://x.test.evil.test", "http://test", "http://.test"],
+    ),
+    "https://*.x.test": (["https://x.test", "https://a.x.test:443"], ["http://a.x.test", "https://a.x.test:81"]),
+    "http://*.x.test:81": (["http://a.x.test:81"], ["http://a.x.test", "https://a.x.test:81"]),
+    "//[::2]": (["http://[::2]:81"], ["http://[::3]"]),
+    "capacitor://localhost": (["capacitor://localhost"], ["capacitor://x.test", "ionic://localhost"]),
+}
+
+
+@pytest.mark.parametrize("entry", LISTED)
+def test_rule4_an_entry_may_fix_scheme_host_and_port_or_leave_them_open(entry: str) -> None:
+    door = mount(origins=frozenset({entry}), own_host=False)
+    let_in, kept_out = LISTED[entry]
+    for origin in let_in:
+        accepted(ask(door, origin=origin))
+    for origin in (*kept_out, "null", "", "file://", "http://localhost", "not a url"):
+        refused(ask(door, origin=origin), 403, "bad_origin")
+    assert origin_entry(entry) == entry
+
+
+def test_rule4_an_entry_is_brought_into_one_form() -> None:
+    assert origin_entry("HTTPS://X.test:443") == "https://x.test"
+    assert origin_entry("//*.X.test:81") == "//*.x.test:81"
+    for none in ("x.test", "null", "file://", "//", "", "//[", "//x:port"):
+        assert origin_entry(none) is None
+
+
+def test_rule4_a_mount_may_ask_for_scheme_and_port_of_its_own_host_too() -> None:
+    """What Phoenix calls `:conn`: the hub ends no TLS and can't see its own scheme, so its origin is listed."""
+    door = mount(origins=frozenset({"https://hub.example"}), own_host=False)
+    accepted(ask(door, hosts=None, host="hub.example", origin="https://hub.example"))
+    for origin in ("http://hub.example", "https://hub.example:444", "https://evil.test"):
+        refused(ask(door, hosts=None, host="hub.example", origin=origin), 403, "bad_origin")
+
+
+def test_rule4_the_policy_is_the_mounts_even_for_the_same_channels() -> None:
+    router = Router()
+    closed = Mount("/closed", router, anybody, origins=frozenset())
+    open_ = Mount("/open", router, anybody, origins=None)
+    refused(ask(closed, open_, path="/closed/websocket", origin="http://evil.test"), 403, "bad_origin")
+    accepted(ask(closed, open_, path="/open/websocket", origin="http://evil.test"))
+
+
+@pytest.mark.parametrize("origin", ["http://evil.test", "null", "", "file://", "not a url"])
 def test_rule4_a_mount_that_asks_nobody_takes_any_origin(origin: str) -> None:
     accepted(ask(mount(origins=None), origin=origin))
 
@@ -256,6 +317,16 @@ def test_rule6_a_token_in_the_subprotocol_lets_phoenix_be_echoed(token: str) -> 
     assert accepted(ask(sec_websocket_protocol=f"{bearer},phoenix")).subprotocol == "phoenix"
     assert accepted(ask(sec_websocket_protocol=bearer)).subprotocol is None
     refused(ask(sec_websocket_protocol=f"other, {bearer}"), 403, "bad_subprotocol")
+
+
+def test_rule6_two_tokens_are_as_good_as_none() -> None:
+    offer = "phoenix, base64url.bearer.phx.YQ, base64url.bearer.phx.Yg"
+
+    def authenticate(headers: Pairs, subprotocols: Sequence[str], query: Pairs) -> Identity | None:
+        credential(headers, subprotocols)
+        return None
+
+    refused(ask(mount(authenticate=authenticate), sec_websocket_protocol=offer), 403, "credential_invalid")
 
 
 def test_authentication_is_given_everything_and_comes_last() -> None:
@@ -340,6 +411,7 @@ async def test_a_head_that_is_no_handshake_is_400(tmp_path: Path, name: str, req
 
 
 async def test_rule3_without_an_upgrade_header_the_answer_is_400_and_says_what_is_missing(tmp_path: Path) -> None:
+    """Case 101: some proxies strip the header."""
     async with recorded_server(tmp_path) as server:
         for request in (
             b"GET /socket/websocket?vsn=2.0.0 HTTP/1.1\r\nHost: localhost\r\n\r\n",

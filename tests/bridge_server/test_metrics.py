@@ -20,6 +20,7 @@ NAMES = {
     "bridge_queued_bytes",
     "bridge_busy_peers",
     "bridge_cuts",
+    "bridge_refused_messages",
     "bridge_refused_upgrades",
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge_server.auth import Credentials, Refused
-from bridge_server.database import BadDatabase
+from bridge_server.database import VERSION, BadDatabase
 from bridge_server.pairing import (
     ATTEMPT_MS,
     MAX_ATTEMPTS,
@@ -228,7 +228,8 @@ def test_a_database_of_version_1_keeps_everything(tmp_path: Path) -> None:
     new.revoke_device(tablet.device_id)
     old = sqlite3.connect(tmp_path / "old.db")
     old.executescript(VERSION_1)
-    rows = new.database.connection.execute("SELECT * FROM credentials").fetchall()
+    columns = ", ".join(row[1] for row in old.execute("PRAGMA table_info(credentials)"))
+    rows = new.database.connection.execute(f"SELECT {columns} FROM credentials").fetchall()
     old.executemany(f"INSERT INTO credentials VALUES ({', '.join('?' * 10)})", rows)
     old.commit()
     old.close()
@@ -247,17 +248,17 @@ def test_a_database_of_version_1_keeps_everything(tmp_path: Path) -> None:
         assert pairings.redeem(pairings.open(home.server_id, VIEW, 300).code, "x", HERE)[2] == "Attic"
         moved.revoke_device(moved.devices()[-1].identity.device_id)  # type: ignore[union-attr]
         listed[1] = moved.devices()
-        assert moved.database.scalar("PRAGMA user_version") == 2
+        assert moved.database.scalar("PRAGMA user_version") == VERSION
         moved.close()
 
 
 def test_a_database_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "hub.db"
     raw = sqlite3.connect(path)
-    raw.executescript("CREATE TABLE future (x); PRAGMA user_version = 3;")
+    raw.executescript(f"CREATE TABLE future (x); PRAGMA user_version = {VERSION + 1};")
     raw.close()
     before = path.read_bytes()
-    with pytest.raises(BadDatabase, match=r"schema 3.*upgrade"):
+    with pytest.raises(BadDatabase, match=rf"schema {VERSION + 1}.*upgrade"):
         Credentials(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["hub.db"]

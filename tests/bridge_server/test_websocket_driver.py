@@ -299,6 +299,7 @@ async def test_nothing_is_written_after_the_close_frame(server: RecordedServer) 
 
 
 async def test_a_client_that_vanishes_is_forgotten(server: RecordedServer) -> None:
+    """Case 29."""
     async with connected(server) as other:
         async with connected(server) as socket:
             await join(socket)
@@ -346,6 +347,72 @@ async def test_rule25_an_idle_peer_is_closed_and_any_frame_counts_as_life(server
         assert closed is not None
         assert (closed.close_code, closed.close_reason) == (1001, "idle")
         await alive(pinging)
+
+
+# Pings of the hub.
+
+
+async def test_pings_are_off_unless_they_are_asked_for(server: RecordedServer) -> None:
+    async with connected(server) as socket:
+        server.hands.time += server.hub.config.idle_timeout - 1
+        await alive(socket, "1")
+        await alive(socket, "2")
+
+
+@pytest.fixture
+async def pinging(tmp_path: Path) -> AsyncIterator[RecordedServer]:
+    async with recorded_server(tmp_path, ("pings", {"ping_interval": 20.0, "idle_timeout": 90.0})) as server:
+        yield server
+
+
+PINGS = f"{PREFIX}/pings/websocket?vsn=2.0.0"
+
+
+async def pinged(server: RecordedServer, socket: RawSocket) -> None:
+    server.hands.time += 20
+    assert await socket.receive() == Frame(PING, b"")
+
+
+async def test_a_peer_that_answers_pings_and_says_nothing_else_stays(pinging: RecordedServer) -> None:
+    """Cases 20 and 65: a mobile SDK whose application sleeps."""
+    async with connected(pinging, PINGS) as socket:
+        for _ in range(3):
+            await pinged(pinging, socket)
+            socket.send_frame(b"", PONG)
+            await alive(socket)
+
+
+async def test_anything_that_comes_answers_a_ping(pinging: RecordedServer) -> None:
+    async with connected(pinging, PINGS) as socket:
+        for number in range(3):
+            await pinged(pinging, socket)
+            await alive(socket, str(number))
+
+
+async def test_a_ping_that_nothing_answers_closes_before_the_idle_timeout(pinging: RecordedServer) -> None:
+    """Case 20: half-open connections are found in two intervals."""
+    async with connected(pinging, PINGS) as mute:
+        await pinged(pinging, mute)
+        pinging.hands.time += 20
+        closed = await mute.receive()
+        assert closed is not None
+        assert (closed.close_code, closed.close_reason) == (1001, "mute")
+
+
+async def test_a_peer_that_is_behind_is_not_asked_and_not_blamed(pinging: RecordedServer) -> None:
+    """What it has not read yet stands before the ping."""
+    async with connected(pinging, PINGS) as slow, connected(pinging, PINGS) as awake:
+        await join(slow)
+        stop_up(slow)
+        while not pinging.hub.budget.busy:
+            await alive(awake)
+        (outbox,) = pinging.hub.budget.busy
+        for _ in range(3):
+            outbox._progress = pinging.hands.time + 20  # it takes something meanwhile
+            await pinged(pinging, awake)
+            await alive(awake)
+        assert not closing(pinging)
+        assert outbox._urgent is None
 
 
 # Peers that do not read.

@@ -113,6 +113,19 @@ async def test_A203_what_the_app_reads_is_byte_for_byte_what_the_store_holds(wor
     await store.close()
 
 
+async def test_a_home_over_its_limit_of_messages_waits_and_loses_nothing(tmp_path: Path) -> None:
+    """The hub answers `rate_limited`; the forwarder waits as long as it is told, and sends what waited in fewer."""
+    async with asyncio.timeout(DEADLINE), running_hub(tmp_path, home_messages=4) as hub:
+        world, store = World(hub, tmp_path), MemoryStore()
+        received: list[Any] = []
+        async with world.forwarding(store), world.app((store.epoch, 0)) as client:
+            for number in range(1, 46):  # each in a message of its own: forty may come at once
+                await publish(store, 1)
+                received += await receive(client, number)
+        assert read(received) == await stored(store)
+        assert hub.limits.messages_refused
+
+
 async def test_A200_live_without_a_cursor_only_what_happens_from_now_on(world: World) -> None:
     store = MemoryStore()
     await publish(store, 5)

@@ -98,6 +98,10 @@ class RawSocket:
         """Take nothing more: what the server sends fills the buffers of both kernels, then its own."""
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
+    def read_on(self) -> None:
+        """Take what has come since `stop_reading`, and go on."""
+        self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     def send(self, data: bytes) -> None:
         """Send bytes as they are. Bytes for a connection that the server ended are lost, as on any wire."""
         self._writer.write(data)

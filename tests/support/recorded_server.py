@@ -84,8 +84,8 @@ class RecordedServer:
 
 
 @asynccontextmanager
-async def recorded_server(folder: Path) -> AsyncIterator[RecordedServer]:
-    """Start it; it is stopped at the end."""
+async def recorded_server(folder: Path, *more: tuple[str, dict[str, object]]) -> AsyncIterator[RecordedServer]:
+    """Start it, with `more` mounts by name and options; it is stopped at the end."""
     credentials = Credentials(folder / "hub.db")
     server = RecordedServer(credentials)
 
@@ -102,6 +102,7 @@ async def recorded_server(folder: Path) -> AsyncIterator[RecordedServer]:
         mount("origin", origins=RECORDED_ORIGINS),
         mount("noorigin", origins=None),
         mount("auth", server.by_subprotocol, subprotocols=("phoenix",)),
+        *(mount(name, **options) for name, options in more),
     )
     config = Config(host="127.0.0.1", port=0, state_dir=folder / "hub-state", drain_seconds=0.0, auto_enrol=False)
     server.hub = Hub(config, credentials, clock=Clock(server.hands.now), mounts=mounts)

@@ -42,6 +42,15 @@ class ScriptedHome:
             ids.append(await self.tell({"type": "partial", "session_id": "s-1", "request_id": "r-1", "data": text}))
         return ids
 
+    async def publish_at_once(self, count: int, text: str) -> None:
+        """Push `count` events in one message (at most 200); acked when it returns."""
+        previous = str(self.last_id) if self.last_id else None
+        numbers = range(self.last_id + 1, self.last_id + count + 1)
+        events = [{"event_id": str(number), "type": "final", "session_id": "s-1", "data": text} for number in numbers]
+        self.last_id += count
+        answer = await self._call("session_events", {"events": events, "prev_id": previous})
+        assert answer["acked_id"] == str(self.last_id), answer
+
     async def tell(self, event: dict[str, Any]) -> str:
         """Push one event; returns its id once the hub has acked it."""
         previous = str(self.last_id) if self.last_id else None
