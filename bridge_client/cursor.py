@@ -17,7 +17,7 @@ from msgspec import Struct
 from protocol import event_id as ids
 from protocol.errors import BadEventId
 
-INTERVAL: Final = 0.1
+INTERVAL: Final = 0.25
 """Seconds between two writes while saves keep coming: each costs two syncs of the disk the event store is on."""
 
 _LOG = logging.getLogger(__name__)
