@@ -1,7 +1,8 @@
 """The forwarder's cursor: the last event the hub has acknowledged, kept over crashes.
 
 The file is always whole: written beside itself, synced, renamed over the old one, its directory synced. It may be a few
-acknowledgements old (the hub takes repeats), it is never ahead of what was saved.
+acknowledgements old, at most `INTERVAL` while the disk takes them: what is sent again then has the same ids, which the
+hub takes for repeats. It is never ahead of what was saved.
 """
 
 import asyncio

@@ -146,7 +146,9 @@ class SqliteStore:
 
     async def head(self) -> int | None:
         self._check_open()
-        return await self._read(lambda: self._one("SELECT max(id) FROM events"))
+        head = await self._read(lambda: self._one("SELECT max(id) FROM events"))
+        self._advance(head or 0)
+        return head
 
     async def preceding(self, event_id: int) -> int | None:
         self._check_open()
@@ -163,9 +165,11 @@ class SqliteStore:
                 self._next_look = now + self._pause  # one look serves all who wait
                 await self._look()
                 continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._next_look - now):
-                    await self._changed.wait()
+            look = self._loop.call_at(self._next_look, self._wake)
+            try:
+                await self._changed.wait()
+            finally:
+                look.cancel()
 
     async def renew_epoch(self) -> str:
         self._check_open()
