@@ -46,8 +46,7 @@ class Load:
     """How many apps and publishers, and how events are paced: by `rate`, else by a `window` per publisher.
 
     A window counts events that are not acknowledged yet, or with `by_deliveries` those some app has not got yet. The
-    first `slow` apps join and then never read. `publishers` False: events come from elsewhere (a home). `look_every`:
-    see `Receiver`.
+    first `slow` apps join and then never read. `publishers` False: events come from elsewhere (a home).
     """
 
     apps: int = 1000
@@ -61,7 +60,6 @@ class Load:
     warm_up: int = 0
     settle: float = 0.5
     publishers: bool = True
-    look_every: float = 0.0
 
 
 @dataclass
@@ -207,11 +205,7 @@ class Run:
         self.result = Result()
         self.patience = PATIENCE / 4
         """Seconds without a delivery after which `finish` counts what is missing."""
-        self.receiver = Receiver(
-            warm_up=load.warm_up,
-            look_every=load.look_every,
-            on_delivery=self._delivered if load.by_deliveries else None,
-        )
+        self.receiver = Receiver(warm_up=load.warm_up, on_delivery=self._delivered if load.by_deliveries else None)
         self._per_group = load.events // load.groups
         self._credit = [asyncio.Semaphore(load.window) for _ in range(load.groups)]
         self._listeners = [len(range(group, load.apps, load.groups)) for group in range(load.groups)]

@@ -36,12 +36,8 @@ class _App:
 class Receiver:
     """Reads what is added. Belongs to the running loop, until `close`."""
 
-    def __init__(self, *, warm_up: int, look_every: float, on_delivery: Callable[[int, int], None] | None) -> None:
-        """Events up to `warm_up` are not timed. `on_delivery(group, number)` is called for each, if given.
-
-        With `look_every` (seconds) it does not read at once what arrives, but that often: an arrival is then seen up to
-        that much late, never early, and a look takes in what came meanwhile.
-        """
+    def __init__(self, *, warm_up: int, on_delivery: Callable[[int, int], None] | None) -> None:
+        """Events up to `warm_up` are not timed. `on_delivery(group, number)` is called for each, if given."""
         self.deliveries = 0
         self.wrong = 0
         """Deliveries with another number than was next."""
@@ -50,14 +46,12 @@ class Receiver:
         """Of each timed delivery: its event's number, and the nanoseconds since its mark was made."""
         self.last_arrival = 0
         self._warm_up = warm_up
-        self._look_every = look_every
         self._on_delivery = on_delivery
         self._apps: dict[int, _App] = {}
         self._marks: dict[int, dict[int, tuple[bytes, int]]] = {}  # by group and number: the mark, and when it was made
         self._loop = asyncio.get_running_loop()
         self._sockets = select.epoll()
-        self._next_look: asyncio.TimerHandle | None = None
-        self._loop.add_reader(self._sockets.fileno(), self._readable)
+        self._loop.add_reader(self._sockets.fileno(), self._read)
 
     def add(self, file: int, group: int) -> None:
         """Read the non-blocking socket `file`, an app of `group`, from now on."""
@@ -67,28 +61,11 @@ class Receiver:
 
     def close(self) -> None:
         """Read no more. The sockets are whoever opened them's to close, afterwards."""
-        if self._next_look is not None:
-            self._next_look.cancel()
-        else:
-            self._loop.remove_reader(self._sockets.fileno())
+        self._loop.remove_reader(self._sockets.fileno())
         self._sockets.close()
 
-    def _readable(self) -> None:
-        self._read()
-        if self._look_every:
-            self._loop.remove_reader(self._sockets.fileno())
-            self._next_look = self._loop.call_later(self._look_every, self._look)
-
-    def _look(self) -> None:
-        if self._read():
-            self._next_look = self._loop.call_later(self._look_every, self._look)
-        else:
-            self._next_look = None
-            self._loop.add_reader(self._sockets.fileno(), self._readable)
-
-    def _read(self) -> bool:
-        ready = self._sockets.poll(0, _SOCKETS)
-        for file, _ in ready:
+    def _read(self) -> None:
+        for file, _ in self._sockets.poll(0, _SOCKETS):
             try:
                 data = os.read(file, _READ)
             except BlockingIOError:
@@ -99,7 +76,6 @@ class Receiver:
                 self.taken(self._apps[file], data, time.monotonic_ns())
             else:
                 self._sockets.unregister(file)  # what it does not get any more is missing in the end
-        return bool(ready)
 
     def taken(self, app: _App, data: bytes, now: int) -> None:
         """An app got `data` at `now`."""
