@@ -1,24 +1,20 @@
 """The load: many apps and a few publishers on raw sockets, every delivery checked and timed.
 
 One process, one core, no WebSocket library: a frame here is its header and its text, and what is looked for in what
-arrives is the mark each event carries. An app that misses an event, gets one twice or out of order counts as `wrong`.
-How a system is spoken to is its `Dialect`.
+arrives is the mark each event carries (`receiver.py`). An app that misses an event, gets one twice or out of order
+counts as `wrong`. How a system is spoken to is its `Dialect`.
 """
 
 import asyncio
 import os
-import re
 import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-MARK = re.compile(rb"lg\.(\d+)\.(\d+)\.")
-"""What an event carries: its number in its group, and the monotonic clock in nanoseconds when it was published."""
-
-LONGEST_MARK = 64
+from benchmarks.receiver import Receiver
 
 CONNECTING = 256
 """Connections being opened at a time."""
@@ -92,7 +88,7 @@ class Result:
 
 
 def event(number: int, size: int, now: int | None = None) -> str:
-    """One event of about `size` bytes, marked with its number and the moment (default: this one)."""
+    """One event of about `size` bytes (`receiver.MARK`), marked with its number and the moment (default: this one)."""
     mark = f"lg.{number}.{now or time.monotonic_ns()}."
     return (
         f'{{"event_id":"{number}","type":"partial","session_id":"s-1","mark":"{mark}","text":"{"x" * (size - 100)}"}}'
@@ -155,7 +151,7 @@ class Socket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the upgrade."""
-        self.transport = transport  # type: ignore[assignment]
+        self.transport = cast("asyncio.Transport", transport)
         path, headers = self._request
         lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket"]
         lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="]
@@ -198,7 +194,7 @@ class Socket(asyncio.Protocol):
 
 class Run:
     """One load against one server on loopback `port`, in steps: `connect`, `publish` (or events from elsewhere),
-    `finish`, `close`. Raises ConnectionError when the server refuses.
+    `finish`, `close`. Made inside the running loop. Raises ConnectionError when the server refuses.
     """
 
     def __init__(self, port: int, dialect: Dialect, load: Load, server_pid: int) -> None:
@@ -207,15 +203,14 @@ class Run:
         self.load = load
         self.server_pid = server_pid
         self.result = Result()
-        self.numbers: list[int] = []
-        self.latencies: list[int] = []
-        self.last_arrival = 0
+        self.patience = PATIENCE / 4
+        """Seconds without a delivery after which `finish` counts what is missing."""
+        self.receiver = Receiver(warm_up=load.warm_up, on_delivery=self._delivered if load.by_deliveries else None)
         self._per_group = load.events // load.groups
         self._credit = [asyncio.Semaphore(load.window) for _ in range(load.groups)]
         self._listeners = [len(range(group, load.apps, load.groups)) for group in range(load.groups)]
         self._arrived: list[dict[int, int]] = [{} for _ in range(load.groups)]
         self._expected = self._per_group * (load.apps - load.slow)
-        self._done = asyncio.Event()
         self._apps: list[Socket] = []
         self._slow: list[Socket] = []
         self._publishers: list[Socket] = []
@@ -250,7 +245,8 @@ class Run:
                 app.transport.pause_reading()
                 self._slow.append(app)
             else:
-                self._listen_as_app(app, group)
+                app.transport.pause_reading()
+                self.receiver.add(app.transport.get_extra_info("socket").fileno(), group)
 
     async def _open(
         self, request: tuple[str, Headers], hello: Sequence[str], answers: int, slow: bool = False
@@ -267,40 +263,12 @@ class Run:
         await opened.joined
         return opened
 
-    def _listen_as_app(self, app: Socket, group: int) -> None:
-        expected, rest = 1, b""
-        arrived, credit, listeners = self._arrived[group], self._credit[group], self._listeners[group]
-        by_deliveries, warm_up, result = self.load.by_deliveries, self.load.warm_up, self.result
-        numbers, latencies = self.numbers, self.latencies
-
-        def taken(data: bytes) -> None:
-            nonlocal expected, rest
-            if rest:
-                data = rest + data
-            now = time.monotonic_ns()
-            place = 0
-            for match in MARK.finditer(data):
-                number = int(match[1])
-                if number != expected:
-                    result.wrong += 1
-                expected = number + 1
-                result.deliveries += 1
-                if number > warm_up:
-                    numbers.append(number)
-                    latencies.append(now - int(match[2]))
-                if by_deliveries:
-                    arrived[number] = count = arrived.get(number, 0) + 1
-                    if count == listeners:
-                        del arrived[number]
-                        credit.release()
-                place = match.end()
-            cut = data.rfind(b"l", place)  # where a mark may have begun
-            rest = data[max(place, len(data) - LONGEST_MARK) :] if cut >= 0 else b""
-            if result.deliveries >= self._expected:
-                self.last_arrival = now
-                self._done.set()
-
-        app.taken = taken
+    def _delivered(self, group: int, number: int) -> None:
+        arrived = self._arrived[group]
+        arrived[number] = count = arrived.get(number, 0) + 1
+        if count == self._listeners[group]:
+            del arrived[number]
+            self._credit[group].release()
 
     def _listen_as_publisher(self, publisher: Socket, group: int) -> None:
         credit, frames, dropped = self._credit[group], Frames(), self.load.by_deliveries
@@ -329,22 +297,22 @@ class Run:
             publisher.transport.write(text_frame(self.dialect.publish(group, number, event(number, load.size))))
 
     async def finish(self) -> Result:
-        """Wait until every app has every event, or until nothing comes any more."""
-        result, before = self.result, -1
-        while not self._done.is_set() and result.deliveries != before:
-            before = result.deliveries
-            try:
-                await asyncio.wait_for(self._done.wait(), PATIENCE / 4)
-            except TimeoutError:
-                continue
-        result.wrong += self._expected - result.deliveries
-        result.seconds = max(0.0, self.last_arrival / 1e9 - self._started)
+        """Wait until every app has every event, or until nothing has come for `patience` seconds."""
+        result, receiver = self.result, self.receiver
+        before, since = -1, time.monotonic()
+        while receiver.deliveries < self._expected and time.monotonic() - since < self.patience:
+            if receiver.deliveries != before:
+                before, since = receiver.deliveries, time.monotonic()
+            await asyncio.sleep(0.02)
+        result.deliveries = receiver.deliveries
+        result.wrong = receiver.wrong + max(0, self._expected - receiver.deliveries)
+        result.seconds = max(0.0, receiver.last_arrival / 1e9 - self._started)
         result.generator_busy = (time.process_time() - self._own_cpu) / (time.monotonic() - self._started)
         await asyncio.sleep(0.1)
         result.cpu_us = (cpu_seconds(self.server_pid) - self._cpu) / max(1, result.deliveries) * 1e6
         result.grown_bytes = int(memory_of(self.server_pid) - self._memory)
-        if self.latencies:
-            result.latency_ms = percentiles(self.latencies)
+        if receiver.latencies:
+            result.latency_ms = percentiles(receiver.latencies)
         for app in self._slow:
             app.transport.resume_reading()
         for _ in range(100):  # the server's goodbye has a deadline of its own
@@ -356,6 +324,7 @@ class Run:
 
     def close(self) -> None:
         """End all connections, without a trace in the kernel."""
+        self.receiver.close()
         for connection in (*self._apps, *self._publishers):
             if not connection.lost:
                 connection.transport.abort()

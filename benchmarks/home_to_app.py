@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from benchmarks.generator import Load, Run, cpu_seconds, percentiles
-from benchmarks.servers import HUB, Running, end, line_of, program, running, start
+from benchmarks.servers import GENERATOR_CORE, HUB, Running, end, line_of, program, running, start
 
 LIVE: Final = Load(apps=1000, events=500, rate=50, warm_up=50, publishers=False)
 CATCH_UP: Final = Load(apps=1, events=100_000, publishers=False, settle=0.1)
@@ -36,7 +36,7 @@ async def _home(hub: Running, load: Load) -> AsyncIterator[asyncio.subprocess.Pr
     tenant = hub.ready["tenants"][0]
     with TemporaryDirectory(prefix="bench-home-") as directory:
         arguments = (directory, str(load.events), str(load.rate), str(load.size))
-        process = await start((*program("home"), *arguments), core=None)  # on whichever core has time for it
+        process = await start((*program("home"), *arguments), core=GENERATOR_CORE)  # the hub has its own
         try:
             credential = {
                 "hub_url": f"http://127.0.0.1:{hub.port}",
@@ -50,8 +50,9 @@ async def _home(hub: Running, load: Load) -> AsyncIterator[asyncio.subprocess.Pr
             await end(process)
 
 
-async def latency(load: Load = LIVE) -> Latency:
-    """Live events at a rate, from one home to many apps."""
+async def latency(load: Load | None = None) -> Latency:
+    """Live events at a rate, from one home to many apps (LIVE)."""
+    load = load or LIVE
     async with running(HUB) as hub:
         run = Run(hub.port, hub.dialect, load, hub.pid)
         try:
@@ -61,13 +62,15 @@ async def latency(load: Load = LIVE) -> Latency:
                 result = await run.finish()
         finally:
             run.close()
-    since = [late - commit_ns[number - 1] for number, late in zip(run.numbers, run.latencies, strict=True)]
+    taken = run.receiver
+    since = [late - commit_ns[number - 1] for number, late in zip(taken.numbers, taken.latencies, strict=True)]
     from_commit = percentiles(since)
     return Latency(from_commit, result.latency_ms, result.wrong)
 
 
-async def catch_up(load: Load = CATCH_UP) -> CatchUp:
-    """A store that is full before its forwarder starts."""
+async def catch_up(load: Load | None = None) -> CatchUp:
+    """A store that is full before its forwarder starts (CATCH_UP)."""
+    load = load or CATCH_UP
     async with running(HUB) as hub:
         run = Run(hub.port, hub.dialect, load, hub.pid)
         try:
@@ -80,5 +83,5 @@ async def catch_up(load: Load = CATCH_UP) -> CatchUp:
         finally:
             run.close()
     return CatchUp(
-        load.events / (run.last_arrival - started) * 1e9, result.cpu_us, cpu / load.events * 1e6, result.wrong
+        load.events / (run.receiver.last_arrival - started) * 1e9, result.cpu_us, cpu / load.events * 1e6, result.wrong
     )

@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -35,8 +35,8 @@ class Findings(NamedTuple):
         return [row for row in self.rows if (row.shape, row.system) == (shape, system)]
 
     def middle(self, shape: str, system: str, what: str) -> float | None:
-        """The median of one figure over the rounds."""
-        values = [_figure(row, what) for row in self.of(shape, system)]
+        """The median of one figure over the rounds that have it (nothing arrived: no latency)."""
+        values = [value for row in self.of(shape, system) if (value := _figure(row, what)) is not None]
         return median(values) if values else None
 
     def ratio(self, shape: str, system: str) -> float | None:
@@ -61,8 +61,8 @@ class Findings(NamedTuple):
         }
 
 
-def _figure(row: Row, what: str) -> float:
-    return row.result.latency_ms[what] if what in ("p50", "p99") else float(getattr(row.result, what))
+def _figure(row: Row, what: str) -> float | None:
+    return row.result.latency_ms.get(what) if what in ("p50", "p99") else float(getattr(row.result, what))
 
 
 def _short(value: float) -> str:
@@ -167,25 +167,30 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def write_docs(found: Findings, page: Path, picture: Path) -> None:
-    """Put what was measured between the markers of `page`, and draw `picture`. Tables of what was left out stay.
+    """Put what was measured between the markers of `page`, and draw `picture`.
 
-    Machine and goals are those of the last run that measured everything.
+    Only what was measured whole: a table stays as it is when this run left out a line or a column of it, machine and
+    goals when it left out anything that a goal is about.
     """
     text = page.read_text("utf-8")
     whole = all(found.of(shape.key, "hub") for shape in SHAPES) and found.latencies and found.catch_ups
-    parts: Iterable[tuple[str, str]] = (
-        ("machine", machine() + "." if whole else ""),
-        ("goals", markdown(goal_table(found)) if whole else ""),
-        ("ratios", markdown(ratio_table(found)) if found.of("A", "hub") else ""),
-        ("latency", markdown(latency_table(found)) if found.of("C", "hub") or found.latencies else ""),
-        ("slow", markdown(slow_table(found)) if found.of("S", "hub") else ""),
+    ratios = all(found.of(key, system) for key in "ABCD" for system in TITLES)
+    latency = all(found.of("C", system) for system in TITLES) and found.latencies
+    parts = (
+        ("machine", whole, f"{machine()}."),
+        ("goals", whole, markdown(goal_table(found))),
+        ("ratios", ratios, markdown(ratio_table(found))),
+        ("latency", latency, markdown(latency_table(found))),
+        ("slow", found.of("S", "floor") and found.of("S", "hub"), markdown(slow_table(found))),
     )
-    for name, content in parts:
-        if content:
-            pattern = re.compile(f"(<!-- bench:{name} -->\n).*?(<!-- /bench:{name} -->)", re.DOTALL)
-            text = pattern.sub(lambda match, content=content: f"{match[1]}{content}\n{match[2]}", text)
+    for name, measured, content in parts:
+        if measured:
+            before, opening, rest = text.partition(f"<!-- bench:{name} -->\n")
+            _, closing, after = rest.partition(f"<!-- /bench:{name} -->")
+            assert closing, f"{page} has no place for the table {name!r}"
+            text = f"{before}{opening}{content}\n{closing}{after}"
     page.write_text(text, "utf-8")
-    if found.of("A", "hub"):
+    if ratios:
         draw(found, picture)
 
 

@@ -83,16 +83,15 @@ async def running(system: System, groups: int = 1) -> AsyncIterator[Running]:
         await end(process)
 
 
-async def start(command: tuple[str, ...], *, core: int | None) -> asyncio.subprocess.Process:
-    """Start one program in the repository, on one core or on any (None)."""
-    affinity = {core} if core is not None else set(CORES)
+async def start(command: tuple[str, ...], *, core: int) -> asyncio.subprocess.Process:
+    """Start one program in the repository, on one core."""
     return await asyncio.create_subprocess_exec(
         *command,
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 24,
-        preexec_fn=lambda: os.sched_setaffinity(0, affinity),
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
 
 

@@ -1,7 +1,8 @@
 """The forwarder's cursor: the last event the hub has acknowledged, kept over crashes.
 
 The file is always whole: written beside itself, synced, renamed over the old one, its directory synced. It may be a few
-acknowledgements old (the hub takes repeats), it is never ahead of what was saved.
+acknowledgements old, at most `INTERVAL` while the disk takes them: what is sent again then has the same ids, which the
+hub takes for repeats. It is never ahead of what was saved.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from msgspec import Struct
 from protocol import event_id as ids
 from protocol.errors import BadEventId
 
-INTERVAL: Final = 0.1
+INTERVAL: Final = 0.25
 """Seconds between two writes while saves keep coming: each costs two syncs of the disk the event store is on."""
 
 _LOG = logging.getLogger(__name__)

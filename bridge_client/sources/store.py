@@ -9,6 +9,7 @@ class StoreSource:
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
+        self._given: int | None = None  # the last id given: one of the store's, so the one before the next
 
     @property
     def epoch(self) -> str:
@@ -18,15 +19,17 @@ class StoreSource:
         return await self._store.head()
 
     async def page(self, after: int, limit: int = 500) -> list[SourceEvent]:
-        # Sorted because any store may stand here, also one that keeps the order less well than ours.
-        events = sorted(await self._store.list(since_id=after, limit=limit))
+        events = self._store.recent(after, limit)
+        if events is None:
+            # Sorted because any store may stand here, also one that keeps the order less well than ours.
+            events = sorted(await self._store.list(since_id=after, limit=limit))
         if not events:
             return []
-        previous = await self._store.preceding(events[0].event_id - 1)
+        previous = after if after == self._given else await self._store.preceding(events[0].event_id - 1)
         page = []
         for event_id, data in events:
             page.append(SourceEvent(event_id, previous, data))
-            previous = event_id
+            previous = self._given = event_id
         return page
 
     async def wait(self, after: int) -> None:

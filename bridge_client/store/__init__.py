@@ -39,6 +39,9 @@ class Stored(NamedTuple):
     """The event's JSON object, `event_id` included."""
 
 
+_Events = list[Stored]  # inside the class, `list` is a method
+
+
 class EventStore(Protocol):
     """Publish and list, and what a forwarder needs besides. See the module for the promises."""
 
@@ -65,6 +68,13 @@ class EventStore(Protocol):
 
         At most `limit` of them, and fewer once MAX_PAGE_BYTES is reached; only an empty page means that nothing
         follows. Raises ValueError for a limit below 1 or a negative `since_id`, StoreError when it can't read.
+        """
+
+    def recent(self, after: int, limit: int = 500) -> _Events | None:
+        """What `list` would give, from memory: at most `limit` events with ids above `after`, ascending.
+
+        Empty means that this process knows of none; another process may have written some, of which `wait` tells. None
+        means that only `list` can say. Never reads, so that who follows the store pays for no turn of a thread.
         """
 
     async def head(self) -> int | None:

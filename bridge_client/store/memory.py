@@ -9,6 +9,8 @@ from typing import Any
 from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored
 from bridge_client.store.admission import Page, admit, check_page, repair_text
 
+_Events = list[Stored]  # inside the class, `list` is a method
+
 
 class MemoryStore:
     """`EventStore` in memory. Its memory grows with every event: for tests and for homes that need no past."""
@@ -44,9 +46,12 @@ class MemoryStore:
         request_id: str | None = None,
     ) -> list[Stored]:
         self._check_open()
-        start = bisect_right(self._ids, check_page(since_id, limit))
         session = None if session_id is None else repair_text(session_id)
         request = None if request_id is None else repair_text(request_id)
+        return self._page(check_page(since_id, limit), limit, session, request)
+
+    def _page(self, after: int, limit: int, session: str | None, request: str | None) -> _Events:
+        start = bisect_right(self._ids, after)
         page = Page(limit)
         for place in range(start, len(self._ids)):
             event, its_session, its_request = self._events[place]
@@ -55,6 +60,10 @@ class MemoryStore:
             if not page.add(event):
                 break
         return page.events
+
+    def recent(self, after: int, limit: int = 500) -> _Events | None:
+        self._check_open()
+        return self._page(after, limit, None, None)
 
     async def head(self) -> int | None:
         self._check_open()

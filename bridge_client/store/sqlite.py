@@ -8,7 +8,10 @@ readable in id order even with several processes. `AUTOINCREMENT` remembers the 
 
 Failure: a failed commit is rolled back and fails the publishes in it, no others. Once the file is no longer the one
 that was opened (removed, or another in its place), everything but `close` raises: what SQLite still reads and writes
-then is a file without a name, which nobody will ever open again.
+then is a file without a name, which nobody will ever open again. `recent` notices that last, when `wait` has looked.
+
+Other processes' events are looked for while somebody waits: soon after the last one seen, ever more rarely while none
+comes. What this process publishes wakes whoever waits without any look.
 """
 
 import asyncio
@@ -24,6 +27,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored, StoreError
 from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
 from bridge_client.store.sqlite_file import check_same, connect, explain, identify, open_file, renew_epoch
+from bridge_client.store.tail import Tail
 from protocol.event_id import MAX_EVENT_ID
 
 MAX_QUEUED_BYTES: Final = 8 << 20
@@ -31,7 +35,7 @@ MAX_QUEUED_EVENTS: Final = 4096
 
 FASTEST_LOOK: Final = 0.010
 SLOWEST_LOOK: Final = 0.250
-"""Seconds between two looks for events of other processes: doubled from the fastest while nothing comes."""
+"""Seconds between two looks for events of other processes: doubled from the fastest while none comes."""
 
 _T = TypeVar("_T")
 _Events = list[Stored]  # inside the class, `list` is a method
@@ -58,6 +62,9 @@ class SqliteStore:
         self._room = asyncio.Event()
         self._changed = asyncio.Event()
         self._known_head = 0
+        self._tail = Tail()
+        self._pause = FASTEST_LOOK
+        self._next_look = 0.0
         self._epoch = ""
         self._data_version: int | None = None  # the reader thread's
         self._closed = False
@@ -131,9 +138,17 @@ class SqliteStore:
             values.append(repair_text(request_id))
         return await self._read(lambda: self._page(query + " ORDER BY id", values, limit))
 
+    def recent(self, after: int, limit: int = 500) -> _Events | None:
+        self._check_open()
+        if after == self._known_head:
+            return []
+        return self._tail.after(after, limit) or None
+
     async def head(self) -> int | None:
         self._check_open()
-        return await self._read(lambda: self._one("SELECT max(id) FROM events"))
+        head = await self._read(lambda: self._one("SELECT max(id) FROM events"))
+        self._advance(head or 0)
+        return head
 
     async def preceding(self, event_id: int) -> int | None:
         self._check_open()
@@ -141,18 +156,20 @@ class SqliteStore:
         return await self._read(lambda: self._one("SELECT max(id) FROM events WHERE id <= ?", place))
 
     async def wait(self, after: int) -> None:
-        pause = FASTEST_LOOK
         while True:
             self._check_open()
-            changed = self._changed
-            if self._known_head <= after:
-                await self._look()
             if self._known_head > after:
                 return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await changed.wait()
-            pause = min(2 * pause, SLOWEST_LOOK)
+            now = self._loop.time()
+            if now >= self._next_look:
+                self._next_look = now + self._pause  # one look serves all who wait
+                await self._look()
+                continue
+            look = self._loop.call_at(self._next_look, self._wake)
+            try:
+                await self._changed.wait()
+            finally:
+                look.cancel()
 
     async def renew_epoch(self) -> str:
         self._check_open()
@@ -180,10 +197,18 @@ class SqliteStore:
 
     async def _look(self) -> None:
         """See what other connections have committed."""
+        known = self._known_head
         seen = await self._read(self._news)
-        if seen is not None:
-            self._epoch = seen[1]
-            self._advance(seen[0])
+        self._pause = min(2 * self._pause, SLOWEST_LOOK)
+        if seen is None:
+            return
+        head, self._epoch = seen
+        if head < known:  # what is in the file now is older than what was in it: a copy was restored into it
+            self._tail.clear()
+            self._known_head = head
+        elif head > self._known_head:
+            self._pause, self._next_look = FASTEST_LOOK, self._loop.time() + FASTEST_LOOK
+            self._advance(head)
 
     def _advance(self, head: int) -> None:
         if head > self._known_head:
@@ -204,6 +229,7 @@ class SqliteStore:
         for write, stored in zip(batch, outcome, strict=True):
             if not write.done.done():
                 write.done.set_result(stored)
+        self._tail.append(outcome)
         self._advance(outcome[-1].event_id)
 
     # --- on the reader thread

@@ -5,6 +5,8 @@ import random
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from bridge_client.sources import Source, SourceEvent
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore, Stored
@@ -38,14 +40,48 @@ async def test_prev_id_is_the_event_before_in_the_source_not_the_place_asked_for
     connection.execute("DELETE FROM events WHERE id IN (4, 5, 6)")
     connection.commit()
     connection.close()
+    await store.close()
+    store = await SqliteStore.open(tmp_path / "events.db")
     page = await StoreSource(store).page(5)
     assert [(one.event_id, one.prev_id) for one in page] == [(7, 3), (8, 7), (9, 8)]
     assert await StoreSource(store).page(9) == []
     await store.close()
 
 
+async def test_A9_who_keeps_up_with_the_store_is_given_the_same_chain_without_a_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = await SqliteStore.open(tmp_path / "events.db"), await SqliteStore.open(tmp_path / "events.db")
+    source, read = StoreSource(store), list[SourceEvent]()
+
+    async def read_on() -> None:
+        while page := await source.page(read[-1].event_id if read else 0):
+            read.extend(page)
+
+    await filled(store, 2)
+    await read_on()
+    with monkeypatch.context() as patch:
+        for name in ("list", "preceding", "head"):
+            patch.setattr(store, name, None)
+        for _ in range(5):
+            await filled(store, 3)
+            await read_on()
+    for writer in (other, store, other, other, store):  # what another process wrote lies between
+        (stored,) = await filled(writer, 1)
+        await asyncio.wait_for(source.wait(read[-1].event_id), 5)
+        await read_on()
+        assert read[-1].event_id == stored.event_id
+    assert [(one.event_id, one.data) for one in read] == await other.list()
+    assert [(one.event_id, one.prev_id) for one in read] == [(n, n - 1 or None) for n in range(1, 23)]
+    await store.close()
+    await other.close()
+
+
 class Shuffled(MemoryStore):
-    """A store of somebody else's that does not sort its pages."""
+    """A store of somebody else's that does not sort its pages, nor keep any in memory."""
+
+    def recent(self, after: int, limit: int = 500) -> list[Stored] | None:
+        return None
 
     async def list(
         self,

@@ -104,6 +104,29 @@ async def test_head_and_preceding(store: EventStore) -> None:
     assert await store.preceding(2**70) == ids[-1]
 
 
+# --- recent
+
+
+async def test_recent_gives_what_list_gives_or_knows_that_it_can_not(store: EventStore) -> None:
+    assert store.recent(0) == []
+    stored = [await store.publish(event(n)) for n in range(7)]
+    for after in range(8):
+        assert store.recent(after) == stored[after:]
+        assert store.recent(after, limit=3) == stored[after : after + 3]
+    assert store.recent(2**70) in ([], None)
+    await asyncio.gather(*(store.publish(event(n, pad="x" * 9_000)) for n in range(600)))
+    everything = await store.list(limit=2000)
+    known = 0
+    for after in range(0, 607, 3):
+        recent = store.recent(after, limit=50)
+        known += recent is not None
+        assert recent in (everything[after : after + 50], None)
+    assert known >= 20  # the newest are there
+    await store.close()
+    with pytest.raises(StoreClosed):
+        store.recent(0)
+
+
 # --- list
 
 
