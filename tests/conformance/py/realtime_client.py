@@ -1,4 +1,4 @@
-"""Drives PyPI `realtime` as an app would: subscribes to `realtime:<topic>`, resumes with a cursor in the join's payload.
+"""Drives PyPI `realtime` as an app would: subscribes to `realtime:<topic>`, and resumes with a cursor in its join.
 
 Its events come inside `broadcast` messages, as it knows no others. A client's order: {name, url, token, topic}, topic
 without `realtime:`. See program.py for the rest.
