@@ -66,11 +66,15 @@ class RealtimeChannel(Channel):
 
 
 class DocumentChannel(Channel):
-    """`yjs:*`: hands the binary messages of an editor to the others; `yjs_sync` asks each of them for what it has."""
+    """`yjs:*`: hands the binary messages of an editor to the others.
+
+    With `yjs_sync` an editor says what it has, to hear what it lacks. It is kept for those who join later: each of two
+    that come back, one after the other, has something for the other.
+    """
 
     __slots__ = ("_listener", "_members", "_topics")
 
-    def __init__(self, socket: Socket, topics: Hub, members: dict[Channel, None]) -> None:
+    def __init__(self, socket: Socket, topics: Hub, members: dict[Channel, Binary | None]) -> None:
         super().__init__(socket)
         self._topics = topics
         self._members = members
@@ -85,9 +89,12 @@ class DocumentChannel(Channel):
         if event == "yjs":  # to all: an update that comes back changes nothing
             self._topics.publish(self.socket.topic, Message("yjs", payload.data, binary=True))
         elif event == "yjs_sync":
-            for member in self._members:
+            for member, asked in self._members.items():
                 if member is not self:
                     member.socket.push("yjs", payload)
+                    if asked is not None:
+                        self.socket.push("yjs", asked)
+            self._members[self] = payload
         return None
 
     def terminate(self, reason: str) -> None:

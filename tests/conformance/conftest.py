@@ -17,23 +17,26 @@ from tests.support.scripted_home import ScriptedHome, scripted_home
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A hub with one home on it, whose apps dial the cable."""
+class Place:
+    """Where apps dial, and the home that they watch there."""
 
     hub: Hub
-    home: ScriptedHome
-    cable: Cable
     server_id: str
-
-    @property
-    def socket_url(self) -> str:
-        """Where a Phoenix client dials: it adds /websocket and the version itself."""
-        return f"ws://127.0.0.1:{self.cable.port}/socket"
+    port: int
 
     def order(self, name: str, **more: str) -> Order:
-        """What one client is told: its name, and where, as whom and what to join."""
+        """What one client is told: its name, and where, as whom and what to join; it adds /websocket by itself."""
         _, token = self.hub.credentials.add_device(self.server_id, name)
-        return {"name": name, "url": self.socket_url, "token": token, "topic": f"app:{self.server_id}", **more}
+        url = f"ws://127.0.0.1:{self.port}/socket"
+        return {"name": name, "url": url, "token": token, "topic": f"app:{self.server_id}", **more}
+
+
+@dataclass(frozen=True)
+class Scene(Place):
+    """A hub with one home on it, whose apps dial the cable."""
+
+    home: ScriptedHome
+    cable: Cable
 
 
 @pytest.fixture
@@ -78,4 +81,4 @@ async def direct_scene(hub: Hub) -> AsyncIterator[Scene]:
 async def _scene(hub: Hub, cable: Cable) -> AsyncIterator[Scene]:
     server, token = hub.credentials.add_server("home")
     async with scripted_home(hub.url, server.server_id, token, f"epoch-{secrets.token_hex(4)}") as home:
-        yield Scene(hub, home, cable, server.server_id)
+        yield Scene(hub, server.server_id, cable.port, home, cable)

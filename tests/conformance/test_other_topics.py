@@ -7,6 +7,7 @@ import pytest
 
 from bridge_server.app import Hub
 from bridge_server.channels import Channel
+from protocol.frames import Binary
 from tests.conformance.channels import DocumentChannel, RealtimeChannel, Room
 from tests.conformance.driver import Client, Order, driver, javascript, python
 from tests.conformance.journey import join_drop_resume_leave
@@ -41,7 +42,7 @@ async def test_realtime_clients(run: CommandLine, program_file: str, hub: Hub, c
 
 async def test_y_phoenix_channel_keeps_two_documents_in_step(hub: Hub, cable: Cable, tmp_path: Path) -> None:
     """npm `y-phoenix-channel`: nothing but binary messages, pushed to one (kind 0) and broadcast to all (kind 2)."""
-    members: dict[Channel, None] = {}
+    members: dict[Channel, Binary | None] = {}
     hub.router.add("yjs:*", lambda socket: DocumentChannel(socket, hub.topics, members))
     orders = [order(hub, cable, name, "yjs:note") for name in ("ann", "bob")]
     async with driver(*javascript("yjs.mjs"), log=tmp_path / "clients.log", orders=orders) as program:

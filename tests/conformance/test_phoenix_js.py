@@ -1,8 +1,9 @@
 """npm `phoenix`, the reference client, run for real in five versions at once."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from tests.conformance.conftest import Scene
+from tests.conformance.conftest import Place, Scene
 from tests.conformance.driver import Order, driver, javascript
 from tests.conformance.journey import join_drop_resume_leave
 
@@ -16,11 +17,11 @@ VERSIONS = {
 }
 
 
-def orders(scene: Scene, **more: str) -> list[Order]:
+def orders(place: Place, versions: Iterable[str] = VERSIONS, **more: str) -> list[Order]:
     """One client of each version."""
     return [
-        scene.order(version, **{"package": version, "auth": auth, "transport": "websocket", **more})
-        for version, auth in VERSIONS.items()
+        place.order(version, **{"package": version, "auth": VERSIONS[version], "transport": "websocket", **more})
+        for version in versions
     ]
 
 
