@@ -9,8 +9,7 @@ import { clients, moves, obey, sayer } from "./program.mjs"
 
 if (clients.some(({ xhr }) => xhr)) {
   // Versions before 1.8 poll with a browser's XMLHttpRequest, which they look for in a browser's global object.
-  const { default: xhr } = await import("xmlhttprequest-ssl")
-  globalThis.XMLHttpRequest = xhr.XMLHttpRequest ?? xhr
+  globalThis.XMLHttpRequest = (await import("xhr2")).default
   globalThis.self = globalThis
 }
 
