@@ -3,10 +3,8 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
-from bridge_server.app import Hub
 from tests.conformance.conftest import Place, Scene
 from tests.conformance.driver import driver, javascript
 from tests.conformance.journey import join_drop_resume_leave
@@ -16,13 +14,6 @@ from tests.support import proxies
 # Only from 1.8 on do they poll with fetch; those before look for a browser's XMLHttpRequest.
 BY_FETCH = [version for version, auth in VERSIONS.items() if auth == "subprotocol"]
 BY_XHR = [version for version in VERSIONS if version not in BY_FETCH]
-
-
-@pytest.fixture(autouse=True)
-async def served(hub: Hub) -> None:
-    async with aiohttp.ClientSession() as http, http.get(f"{hub.url}/socket/longpoll") as answer:
-        if answer.status == 404:
-            pytest.skip("this hub has no long polling")
 
 
 @pytest.mark.parametrize(

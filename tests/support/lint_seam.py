@@ -68,17 +68,19 @@ def _checked(data: bytes, vsn: str) -> list[_Checked]:
     """The messages in a write and what is wrong with each by itself. Many peers get the same bytes: looked at once."""
     known = _cache.get((vsn, data))
     if known is None:
-        known = []
-        for text, binary in messages(data):
-            message = lint.read(text, binary=binary, vsn=vsn)
-            if isinstance(message, lint.Fault):
-                known.append((None, (message,)))
-            else:
-                known.append((message, tuple(lint.check(message))))
+        try:
+            known = [_look_at(text, vsn, binary=binary) for text, binary in messages(data)]
+        except ValueError as error:
+            known = [(None, (lint.Fault("json", str(error)),))]
         if len(_cache) >= _CACHED:
             _cache.clear()
         _cache[vsn, data] = known
     return known
+
+
+def _look_at(data: bytes, vsn: str, *, binary: bool) -> _Checked:
+    message = lint.read(data, binary=binary, vsn=vsn)
+    return (None, (message,)) if isinstance(message, lint.Fault) else (message, tuple(lint.check(message)))
 
 
 class _Linted:
