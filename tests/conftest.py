@@ -1,19 +1,32 @@
-"""What every test may use: the `requires` marker, and a running hub."""
+"""What every test may use: two markers, and a running hub; and what every test passes: the lint of the hub's output."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from bridge_server.app import Hub
+from tests.support import lint, lint_seam
 from tests.support.programs import require
 from tests.support.running_hub import running_hub
+
+lint_seam.install()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("requires"):
         for program in mark.args:
             require(program)
+
+
+@pytest.fixture(autouse=True)
+def output_lint(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test during which a hub in this process sent what some client can't take."""
+    yield
+    allowed = {rule for mark in request.node.iter_markers("lint_allows") for rule in mark.args}
+    if wrong := [fault for fault in lint_seam.take_faults() if fault.rule not in allowed]:
+        shown = "\n".join(f"  {fault.rule}: {fault.text}\n    rule: {lint.RULES[fault.rule]}" for fault in wrong[:20])
+        pytest.fail(f"the hub sent what a client can't take ({len(wrong)} faults):\n{shown}", pytrace=False)
 
 
 @pytest.fixture

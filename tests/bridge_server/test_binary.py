@@ -109,6 +109,7 @@ def topic_of(size: int, text: str) -> str:
     return topic + "x" * (size - len(topic.encode()))
 
 
+@pytest.mark.lint_allows("status")
 @pytest.mark.parametrize("text", FITS, ids=["ascii", "two", "three"])
 async def test_rule47_every_field_of_every_kind_holds_255_bytes(connect: Any, text: str) -> None:
     client, topic = await connect(), topic_of(255, text)

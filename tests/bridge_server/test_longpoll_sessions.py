@@ -214,6 +214,7 @@ async def test_a_waiting_poll_whose_client_vanishes_takes_nothing_with_it(scene:
         assert ids(found) == sent
 
 
+@pytest.mark.lint_allows("json")  # what it puts into the session are numbers, not messages
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_poll_cancelled_in_any_turn_leaves_its_batch_to_the_next(
     scene: Scene, client: LongPollClient, turns: int

@@ -407,6 +407,7 @@ def rooms() -> tuple[Bench, Wire, Wire]:
     return bench, one, two
 
 
+@pytest.mark.lint_allows("status")
 @virtual_time
 async def test_rule65_rule66_a_channel_of_an_embedder_tracks_updates_and_untracks_itself() -> None:
     _, one, two = rooms()

@@ -1,59 +1,58 @@
-"""npm `phoenix`, the reference client, run for real."""
+"""npm `phoenix`, the reference client, run for real in five versions at once."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
-from tests.conformance.conftest import Scene
-from tests.conformance.driver import driver
+from tests.conformance.conftest import Place, Scene
+from tests.conformance.driver import Order, driver, javascript
 from tests.conformance.journey import join_drop_resume_leave
-from tests.support.programs import missing, require
 
-JS = Path(__file__).resolve().parent / "js"
-
-
-@pytest.fixture
-def client() -> tuple[str | Path, ...]:
-    """The command line of the client."""
-    node = require("node")
-    if not (JS / "node_modules" / "phoenix").is_dir():
-        missing("tests/conformance/js/node_modules is not built: `make test` builds it, with npm")
-    return node, JS / "phoenix.mjs"
+# Only from 1.8 on has it a place for the credential beside the URL.
+VERSIONS = {
+    "phoenix-1.4": "query",
+    "phoenix-1.7": "query",
+    "phoenix-1.8.4": "subprotocol",
+    "phoenix-1.8.12": "subprotocol",
+    "phoenix": "subprotocol",
+}
 
 
-async def test_phoenix_js_joins_is_dropped_resumes_and_leaves(
-    client: tuple[str | Path, ...], scene: Scene, tmp_path: Path
-) -> None:
-    async with driver(
-        *client, log=tmp_path / "client.log", url=scene.socket_url, token=scene.token, topic=scene.topic
-    ) as phoenix:
-        await join_drop_resume_leave(phoenix, scene)
-        first, again = phoenix.of("joined")
-        assert phoenix.of("opened")[0]["subprotocol"] == "phoenix", "the token came in the subprotocol"
-        assert first["reply"]["recovered"] is True
-        assert (again["reply"]["recovered"], again["reply"]["gap"]) == (True, None)
-        assert phoenix.of("refused") == phoenix.of("join_timeout") == []
+def orders(place: Place, versions: Iterable[str] = VERSIONS, **more: str) -> list[Order]:
+    """One client of each version."""
+    return [
+        place.order(version, **{"package": version, "auth": VERSIONS[version], "transport": "websocket", **more})
+        for version in versions
+    ]
 
 
-async def test_phoenix_js_is_refused_a_foreign_topic_and_keeps_its_socket(
-    client: tuple[str | Path, ...], scene: Scene, tmp_path: Path
-) -> None:
+async def test_phoenix_js_joins_is_dropped_resumes_and_leaves(scene: Scene, tmp_path: Path) -> None:
+    async with driver(*javascript("phoenix.mjs"), log=tmp_path / "clients.log", orders=orders(scene)) as program:
+        await join_drop_resume_leave(program, scene.home, scene.cable)
+        for client in program.clients:
+            first, again = client.of("joined")
+            asked = VERSIONS[client.name] == "subprotocol"
+            assert client.of("opened")[0]["subprotocol"] == ("phoenix" if asked else ""), client.name
+            assert first["reply"]["recovered"] is True
+            assert (again["reply"]["recovered"], again["reply"]["gap"]) == (True, None)
+            assert client.of("refused") == client.of("join_timeout") == []
+
+
+async def test_phoenix_js_is_refused_a_foreign_topic_and_keeps_its_socket(direct_scene: Scene, tmp_path: Path) -> None:
     """The device of one home asks for another's topic: an error it understands, no storm of reconnects."""
-    async with driver(
-        *client, log=tmp_path / "client.log", url=scene.socket_url, token=scene.token, topic="app:" + "a" * 26
-    ) as phoenix:
-        await phoenix.until(lambda it: it.of("refused"), "the refusal")
-        assert phoenix.of("refused")[0]["reply"] == {"reason": "unauthorized"}
-        assert phoenix.of("closed") == []
-        assert scene.cable.accepted == 1
+    scene = direct_scene
+    foreign = orders(scene, topic="app:" + "a" * 26)
+    async with driver(*javascript("phoenix.mjs"), log=tmp_path / "clients.log", orders=foreign) as program:
+        await program.until(lambda it: it.of("refused"), "the refusal")
+        for client in program.clients:
+            assert client.of("refused")[0]["reply"] == {"reason": "unauthorized"}, client.name
+            assert client.of("closed") == [], client.name
+        assert scene.cable.accepted == len(VERSIONS)
 
 
-async def test_phoenix_js_with_a_bad_token_backs_off(
-    client: tuple[str | Path, ...], scene: Scene, tmp_path: Path
-) -> None:
+async def test_phoenix_js_with_a_bad_token_backs_off(direct_scene: Scene, tmp_path: Path) -> None:
     """Refused before the upgrade, its ladder of waits grows: accepted and then closed, it would come every 12 ms."""
-    async with driver(
-        *client, log=tmp_path / "client.log", url=scene.socket_url, token="wrong" * 8, topic=scene.topic
-    ) as phoenix:
-        await phoenix.until(lambda it: len(it.of("closed")) >= 4, "four refusals")
-        assert phoenix.of("opened") == []
+    wrong = orders(direct_scene, token="wrong" * 8)
+    async with driver(*javascript("phoenix.mjs"), log=tmp_path / "clients.log", orders=wrong) as program:
+        await program.until(lambda it: len(it.of("closed")) >= 4, "four refusals")
+        for client in program.clients:
+            assert client.of("opened") == [], client.name
