@@ -90,12 +90,27 @@ async def request_is_cut_short(guests: Guests) -> None:
         assert (await socket.response()).status == 200
 
 
+async def app_polls(guests: Guests) -> None:
+    """A session of long polling that joins, takes one answer, and is never polled again."""
+    port = guests.hub.port
+    asked = f"Host: 127.0.0.1:{port}\r\nX-Phoenix-AuthToken: {guests.app}\r\n"
+    query = "vsn=2.0.0"
+    for method, body in (("GET", ""), ("POST", f'["1","1","app:{guests.server_id}","phx_join",{{}}]'), ("GET", "")):
+        async with RawSocket(port) as socket:
+            length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+            socket.send(f"{method} /socket/longpoll?{query} HTTP/1.1\r\n{asked}{length}\r\n{body}".encode())
+            answer = json.loads((await socket.response()).body)
+            assert answer["status"] == (410 if "token=" not in query else 200), answer
+            query = f"vsn=2.0.0&token={answer.get('token') or query.rpartition('=')[2]}"
+
+
 CYCLES: tuple[Callable[[Guests], Awaitable[None]], ...] = (
     app_comes_and_goes,
     app_comes_and_goes,
     app_vanishes,
     app_speaks_nonsense,
     stranger_is_refused,
+    app_polls,
     request_is_cut_short,
 )
 
@@ -154,7 +169,7 @@ async def settled(guests: Guests) -> Census:
 
 
 async def come_and_go(folder: Path, count: int, most_bytes: int) -> None:
-    async with running_hub(folder, status_grace=0.01) as hub:
+    async with running_hub(folder, status_grace=0.01, presence_grace=0.0, poll_window=2.0) as hub:
         server, home = hub.credentials.add_server("home")
         _, app = hub.credentials.add_device(server.server_id, "phone")
         guests = Guests(hub, server.server_id, home, app)

@@ -8,7 +8,7 @@ such as ProtocolError, is the right answer and stays inside the target.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.fuzz import machines, texts, wire
+from tests.fuzz import longpoll, machines, texts, wire
 
 SEPARATOR = machines.SEPARATOR
 
@@ -36,6 +36,7 @@ TARGETS = {
         Target("client-machine", machines.client, machines.CLIENT_SEEDS, machines.TOKENS),
         Target("request-head", wire.request_head, wire.HEAD_SEEDS, wire.HEAD_TOKENS),
         Target("websocket", wire.websocket, wire.FRAME_SEEDS, wire.FRAME_TOKENS),
+        Target("longpoll", longpoll.longpoll, longpoll.SEEDS, (*texts.JSON_TOKENS, *longpoll.TOKENS)),
         Target("home-and-app", wire.home_and_app, wire.PEER_SEEDS, (*texts.JSON_TOKENS, *wire.PEER_TOKENS)),
     )
 }

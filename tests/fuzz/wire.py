@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from bridge_server.auth import Device, Server
 from bridge_server.channels import Channel, Handled, Reply, Router
-from bridge_server.channels.app import AppChannel
+from bridge_server.channels.app import AppChannel, show_home
+from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
@@ -33,7 +34,7 @@ from tests.support.raw_socket import BINARY, CLOSE, CONTINUATION, PING, frame, h
 
 FRAME_LIMIT: Final = 4096
 
-_LOOP = asyncio.new_event_loop()
+LOOP = asyncio.new_event_loop()
 
 
 class Memory(asyncio.Transport):
@@ -101,20 +102,20 @@ class _Finds(logging.Handler):
 
 
 @contextmanager
-def _no_errors(allowed: Callable[[BaseException], bool] = lambda error: False) -> Iterator[None]:
+def no_errors(allowed: Callable[[BaseException], bool] = lambda error: False) -> Iterator[None]:
     """Fails on what the hub logs as an error meanwhile, and on what its loop could not deliver to anybody."""
     log = logging.getLogger("bridge_server")
     finds = _Finds()
     log.addHandler(finds)
     propagate, log.propagate = log.propagate, False
     lost: list[dict[str, Any]] = []
-    _LOOP.set_exception_handler(lambda _, context: lost.append(context))
+    LOOP.set_exception_handler(lambda _, context: lost.append(context))
     try:
         yield
     finally:
         log.removeHandler(finds)
         log.propagate = propagate
-        _LOOP.set_exception_handler(None)
+        LOOP.set_exception_handler(None)
     for record in finds.records:
         error = record.exc_info[1] if record.exc_info else None
         if error is None or not allowed(error):
@@ -130,10 +131,10 @@ def _on_loop(work: Callable[[], None], turns: int = 3) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
 
-    _LOOP.run_until_complete(run())
+    LOOP.run_until_complete(run())
 
 
-def _port() -> Port:
+def make_port() -> Port:
     router = Router()
     router.add("room:*", Echo)
     mounts = (
@@ -191,7 +192,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (101|400|403|404|431|503) [A-Za-z ]+\r\nDate: 
 
 def request_head(data: bytes) -> None:
     """Whatever a connection begins with: an answer by the table, a socket, aiohttp's turn, or more bytes awaited."""
-    port = _port()
+    port = make_port()
     transport = Memory()
     step = (data[0] if data else 0) or len(data) or 1
     split = Split(port)
@@ -207,7 +208,7 @@ def request_head(data: bytes) -> None:
             receiver.data_received(data[start : start + step])
         assert len(split._head) <= MAX_HEAD + step + 4
 
-    with _no_errors():
+    with no_errors():
         _on_loop(work)
         if transport.written:
             assert _STATUS.match(transport.written), bytes(transport.written[:100])
@@ -267,7 +268,7 @@ FRAME_SEEDS = (
 
 def websocket(data: bytes) -> None:
     """Whatever comes after an upgrade: frames of the server, a close with a code by the table, and nothing held."""
-    port = _port()
+    port = make_port()
     transport = Memory()
     how = data[0] if data else 0
     step = (how >> 1) or len(data) or 1
@@ -287,7 +288,7 @@ def websocket(data: bytes) -> None:
             driver.data_received(data[start : start + step])
             assert len(driver._fragments or ()) <= 1024
 
-    with _no_errors(_says_no_binary):
+    with no_errors(says_no_binary):
         _on_loop(open_)
         assert transport.written.startswith(b"HTTP/1.1 101 ")
         start = len(transport.written)
@@ -297,7 +298,7 @@ def websocket(data: bytes) -> None:
     assert not port.drivers
 
 
-def _says_no_binary(error: BaseException) -> bool:
+def says_no_binary(error: BaseException) -> bool:
     """A channel that echoes what its client's version has no form for has crashed, and that is right."""
     return isinstance(error, ValueError) and ("binary" in str(error))
 
@@ -392,10 +393,12 @@ def home_and_app(data: bytes) -> None:
     clock = Clock(lambda: now[0], lambda: now[0])
     config = Config(host="127.0.0.1", history_events=20, history_bytes=20_000, status_grace=0.0)
     topics = Hub(MemoryPubSub())
-    homes = Homes(MemoryHistory(config.history_events, config.history_bytes, config.history_seconds), clock.now)
+    presence = Presence(topics, clock.now, grace=0, window=0)
+    history = MemoryHistory(config.history_events, config.history_bytes, config.history_seconds)
+    homes = Homes(history, clock.now, lambda home: show_home(home, presence, clock))
     router = Router()
     router.add("server:*", lambda socket: ServerChannel(socket, topics, homes, config, clock))
-    router.add("app:*", lambda socket: AppChannel(socket, homes, config, clock))
+    router.add("app:*", lambda socket: AppChannel(socket, homes, presence, config, clock))
     identities = (Server(1, SERVER_ID, "home"), Device(2, "d", SERVER_ID, "phone", frozenset({"view"})))
     shared: dict[str, Any] = {"hub": topics, "router": router, "budget": Budget(), "clock": clock, "channel_limit": 5}
     lines: dict[int, tuple[Memory, Peer]] = {}
@@ -407,7 +410,7 @@ def home_and_app(data: bytes) -> None:
             lines[who] = (transport, peer)
         lines[who][1].receive(message, binary=False)
 
-    with _no_errors():
+    with no_errors():
         for record in data.split(SEPARATOR)[:MAX_RECORDS]:
             how = record[0] if record else 3
             who = how & 3
