@@ -250,7 +250,8 @@ class Hub:
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_route("*", "/socket/websocket", _not_an_upgrade)
+        for path in ("/socket", *(mount.path for mount in self._extra_mounts)):
+            app.router.add_route("*", f"{path}/websocket", _not_an_upgrade)
         if self.config.local_enrolment:
             self._enrolment = enrol.LocalEnrolment(self.credentials, clock=self.clock.now)
             app.router.add_routes(enrol.routes(self._enrolment))

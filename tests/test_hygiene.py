@@ -129,7 +129,7 @@ def test_package_lock_pins_by_hash_and_names_no_address() -> None:
             assert package["integrity"].startswith("sha512-")
 
 
-@pytest.mark.parametrize("name", ["dev.txt", "run.txt", "clients.txt"])
+@pytest.mark.parametrize("name", ["dev.txt", "run.txt", "clients.txt", "fuzz.txt"])
 def test_python_locks_pin_by_hash(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
     pins = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]

@@ -5,6 +5,7 @@ It shares no code with the server under test: frames are built and read here, by
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -74,15 +75,20 @@ def frame(data: bytes, opcode: int = TEXT, *, fin: bool = True, rsv: int = 0, ma
 
 
 class RawSocket:
-    """One TCP connection to a server on 127.0.0.1. An async context manager; leaving it ends the connection."""
+    """One TCP connection to a server, on 127.0.0.1 by default, with TLS if a context is given.
 
-    def __init__(self, port: int) -> None:
+    An async context manager; leaving it ends the connection.
+    """
+
+    def __init__(self, port: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        self._host = host
         self._port = port
+        self._tls = tls
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         return self
 
     async def __aexit__(
