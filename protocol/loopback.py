@@ -18,6 +18,8 @@ LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 _LONGEST = 128
 """Characters of the longest text that may be an address: a zone may follow an IPv6 one."""
 
+_VISIBLE = re.compile(r"[!-~]+", re.ASCII)
+
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -35,9 +37,15 @@ def own_origins(port: int, public_url: str | None = None) -> frozenset[str]:
 
 
 def normal_origin(text: str) -> str | None:
-    """`scheme://host[:port]` in lower case, without a default port; None if `text` names no host (`null`, `file://`)."""
+    """`scheme://host[:port]` in lower case, without a default port; None if `text` names no host (`null`, `file://`).
+
+    None too for one that no browser writes: what is not ASCII stands there as `xn--`, and nothing is blank.
+    """
+    text = text.strip(" \t")
+    if not _VISIBLE.fullmatch(text):
+        return None  # urlsplit would drop some characters, and keep others
     try:
-        parts = urlsplit(text.strip())
+        parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
         return None

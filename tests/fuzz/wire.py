@@ -7,6 +7,7 @@ An error in the hub's log is a find: it is written where an exception was caught
 import asyncio
 import logging
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,12 +22,14 @@ from bridge_server.config import Config
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub
+from bridge_server.limits import Limits
 from bridge_server.outbox import Budget
 from bridge_server.peer import Peer
 from bridge_server.pubsub.memory import MemoryPubSub
 from bridge_server.transports.handshake import Mount
 from bridge_server.transports.port import MAX_HEAD, Port, Split
 from bridge_server.transports.websocket import WebSocketDriver
+from bridge_server.transports.websocket import frame as server_frame
 from protocol.codec import V1, V2
 from protocol.frames import Payload
 from tests.fuzz.machines import MAX_RECORDS, SEPARATOR
@@ -139,6 +142,7 @@ def make_port() -> Port:
     router.add("room:*", Echo)
     mounts = (
         Mount("/socket", router, lambda *_: None, max_frame_bytes=FRAME_LIMIT, channel_limit=5),
+        Mount("/zip", router, lambda *_: None, max_frame_bytes=FRAME_LIMIT, channel_limit=5, compression=True),
         Mount("/sub", router, lambda *_: None, subprotocols=("chat.v1",), origins=frozenset({"//*.x.test"})),
     )
     return Port(
@@ -150,6 +154,7 @@ def make_port() -> Port:
         hosts=frozenset({"localhost"}),
         max_connections=10,
         handshake_timeout=10.0,
+        limits=Limits(Config(host="127.0.0.1")),
     )
 
 
@@ -187,7 +192,7 @@ HEAD_SEEDS = (
     b"\x00\x16\x03\x01\x02\x00\x01",
 )
 
-_STATUS = re.compile(rb"HTTP/1\.1 (101|400|403|404|431|503) [A-Za-z ]+\r\nDate: ")
+_STATUS = re.compile(rb"HTTP/1\.1 (101|400|403|404|429|431|503) [A-Za-z ]+\r\nDate: ")
 
 
 def request_head(data: bytes) -> None:
@@ -252,6 +257,14 @@ FRAME_TOKENS = (
         b"\x8f\x80\0\0\0\0",
     ),
 )
+
+
+def _deflated(data: bytes) -> bytes:
+    """A message as permessage-deflate sends it (RFC 7692 section 7.2.1)."""
+    packer = zlib.compressobj(wbits=-15)
+    return (packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH))[:-4]
+
+
 FRAME_SEEDS = (
     b"\x00" + _V2_JOIN + frame(b'["1","2","room:1","ping",{"a":1}]'),
     b"\x05"
@@ -263,6 +276,9 @@ FRAME_SEEDS = (
     b"\x01" + frame(b'{"topic":"phoenix","event":"heartbeat","payload":{},"ref":1}'),
     b"\x00" + frame(b"x" * 5000),
     b"\x00" + frame(b"", fin=False) + frame(b"", CONTINUATION, fin=False) * 20,
+    b"\x02" + _V2_JOIN + frame(_deflated(b'["1","2","room:1","ping",{"a":"aaaaaaaa"}]'), rsv=4),
+    b"\x02" + _V2_JOIN + frame(_deflated(b'["1","2","room:1","ping","' + b"a" * 9000 + b'"]'), rsv=4),
+    b"\x02" + frame(_deflated(b"x")[:4], rsv=4, fin=False) + frame(_deflated(b"x")[4:], CONTINUATION),
 )
 
 
@@ -271,13 +287,14 @@ def websocket(data: bytes) -> None:
     port = make_port()
     transport = Memory()
     how = data[0] if data else 0
-    step = (how >> 1) or len(data) or 1
+    step = (how >> 2) or len(data) or 1
     split = Split(port)
 
     def open_() -> None:
         transport.set_protocol(split)
         split.connection_made(transport)
-        split.data_received(head(f"/socket/websocket?vsn={'1.0.0' if how & 1 else '2.0.0'}"))
+        vsn, mount = "1.0.0" if how & 1 else "2.0.0", "zip" if how & 2 else "socket"
+        split.data_received(head(f"/{mount}/websocket?vsn={vsn}", "Sec-WebSocket-Extensions: permessage-deflate"))
 
     def work() -> None:
         driver = transport.protocol
@@ -305,7 +322,7 @@ def says_no_binary(error: BaseException) -> bool:
 
 def _are_frames(data: bytes, given: int) -> None:
     """Whole server frames, the last of which may be a close; no more of them than what was asked can have cost."""
-    assert len(data) <= 200 * given + 4096
+    assert len(data) <= 2 * FRAME_LIMIT * (1 + given // 16)
     at, closed = 0, False
     while at < len(data):
         assert not closed, "something came after the close"
@@ -432,9 +449,8 @@ def home_and_app(data: bytes) -> None:
 class _Plain:
     """The transport contract over a Memory, framed as a WebSocket would."""
 
-    wrap = staticmethod(WebSocketDriver.wrap)
-
     def __init__(self, memory: Memory) -> None:
+        self.wrap = server_frame
         self.write = memory.write
         self._memory = memory
 

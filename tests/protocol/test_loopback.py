@@ -117,3 +117,20 @@ def test_a_unix_socket_is_local() -> None:
     assert is_loopback("127.9.9.9")
     assert is_loopback("::1")
     assert not is_loopback("203.0.113.9")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://a b",
+        "http://localhost\x85",
+        "http://local\thost",
+        "http://l\nhost",
+        "http://b\xfccher.example",
+        "http://\x00",
+    ],
+)
+def test_an_origin_that_no_browser_writes_is_none(text: str) -> None:
+    """Part of such a text would be dropped on reading, and what is left could be listed."""
+    assert normal_origin(text) is None
+    assert normal_origin(" http://Localhost:80 ") == "http://localhost"
