@@ -1,0 +1,488 @@
+"""One run: a hub, a home, apps, and what befalls them, all from one seed.
+
+First everything runs under faults, each step of which is a line of FAULTS; then the faults end, everything is started,
+and within an hour of virtual time every app must have the store's content (or a true gap) and the cursor its head.
+"""
+
+import asyncio
+import gc
+import hashlib
+import logging
+import random as random_module
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import bridge_server.app
+from bridge_client.forwarder import Limits
+from bridge_server.auth import Credentials
+from tests.simulation import disk
+from tests.simulation.actors import Actor, App, HomeActor, HubActor, PhoenixApp, PythonApp, StubbornApp
+from tests.simulation.disk import Disk, DiskStore, StoreFile
+from tests.simulation.loop import SimLoop, current
+from tests.simulation.network import Network, Weather
+from tests.simulation.truth import Breach, Truth
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What kind of run it is. `generous`: so much is kept that no app may ever be told of a gap."""
+
+    steps: int = 40
+    apps: int = 3
+    generous: bool = False
+    moves: bool = False
+    large: float = 0.05
+
+
+def profile_of(seed: int) -> Profile:
+    """Each seed has its kind."""
+    rng = Random(seed)
+    generous = rng.random() < 0.3
+    return Profile(
+        steps=rng.choice((15, 30, 60)),
+        apps=rng.choice((2, 3, 4)),
+        generous=generous,
+        moves=not generous and rng.random() < 0.5,
+        large=rng.choice((0.0, 0.05, 0.5)),
+    )
+
+
+class World:
+    """See the module. `random` decides everything."""
+
+    def __init__(self, seed: int, loop: SimLoop, folder: Path, credentials: Credentials, devices: list[str]) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.random = loop.random
+        self.folder = folder
+        self.credentials = credentials
+        self.server_id, self.home_token = devices[0], devices[1]
+        self._devices = iter(devices[2:])
+        self.profile = profile_of(seed)
+        self.lines: deque[str] = deque(maxlen=120)
+        self.breaches: list[str] = []
+        self.moves = 0
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._numbers = 0
+        self.network = Network(loop, self.trace)
+        self.truth = Truth()
+        self.calm = False
+        self._backups: list[Any] = []
+        self._make()
+
+    def _make(self) -> None:
+        rng, profile = self.random, self.profile
+        small = {"history_events": rng.choice((5, 20, 100)), "history_bytes": rng.choice((20_000, 200_000))}
+        if profile.generous:
+            small = {}
+        window = {"window_events": rng.choice((1, 3, 50)), "window_bytes": rng.choice((500, 10_000, 1 << 20))}
+        self.hub = HubActor(self, "hub", {**small, **window})
+        machine = Disk(rng)
+        file = StoreFile(machine, self._committed)
+        file.renewed = lambda file: self._began(file)
+        self._began(file)
+        limits = Limits() if profile.generous else Limits(refill_events=rng.choice((1, 10, 50)), refill_bytes=100_000)
+        self.home = HomeActor(self, "home", file, machine, limits)
+        # A second forwarder of the same home, started by mistake beside the first.
+        self.twin = HomeActor(self, "twin", file, machine, limits)
+        self.twin.wanted = self.twin.publishes = False
+        self.apps: list[App] = []
+        for number in range(profile.apps):
+            kind = rng.choice((PythonApp, PythonApp, PhoenixApp, StubbornApp))
+            since = 0 if kind is StubbornApp else rng.choice((0, 0, None))
+            self.apps.append(kind(self, f"{kind.__name__}{number}", since, rng.choice((0, 0, 1, 2))))
+
+    @property
+    def actors(self) -> list[Actor]:
+        return [self.hub, self.home, self.twin, *self.apps]
+
+    def device(self) -> str:
+        """The credential of one more app."""
+        return next(self._devices)
+
+    def number(self) -> int:
+        """What makes each event unique."""
+        self._numbers += 1
+        return self._numbers
+
+    # What happens is written down.
+
+    def trace(self, text: str) -> None:
+        line = f"{self.loop.time() - 1000:.4f} {text}"
+        self._hash.update(line.encode())
+        self.lines.append(line)
+
+    @property
+    def digest(self) -> str:
+        """Tells two runs apart by anything that was traced."""
+        return self._hash.hexdigest()
+
+    def breach(self, what: str, error: BaseException | None = None) -> None:
+        process = current()
+        if process is not None and not process.alive:
+            return
+        self.trace(f"BREACH {what}")
+        self.breaches.append(what)
+
+    def _committed(self, file: StoreFile, stored: Any) -> None:
+        self.truth.present.add(stored.event_id, stored.data)
+        self.trace(f"event {stored.event_id}, {len(stored.data)} bytes")
+
+    def _began(self, file: StoreFile) -> None:
+        self.truth.begin(file.epoch, [event for event, _, _ in file.events])
+        self.trace(f"the store is in epoch {file.epoch} at {file.ids[-1:]}")
+
+    def taken(self, epoch: str, number: int) -> None:
+        """A hub has taken an event in."""
+        self.truth.taken[epoch] = max(number, self.truth.taken.get(epoch, 0))
+
+    def check_cursors(self) -> None:
+        """No cursor on a disk is ahead of what a hub has taken."""
+        for home in (self.home, self.twin):
+            saved = home.cursor
+            if saved is not None and int(saved["event_id"]) > self.truth.taken.get(saved["epoch"], 0):
+                self.breach(f"the cursor of {home.name} is ahead of every hub: {saved}, {self.truth.taken}")
+
+    # The run.
+
+    def again(self, actor: Actor) -> None:
+        """Start an actor that has ended, after a while."""
+        self.loop.call_later(self.random.choice((0.01, 0.5, 3.0, 30.0)), actor.start)
+
+    async def play(self) -> None:
+        """The whole run. Raises Breach."""
+        for actor in self.actors:
+            self.loop.call_later(self.random.choice((0.0, 0.0, 2.0)), actor.start)
+        names, weights = list(FAULTS), list(FAULTS.values())
+        for _ in range(self.profile.steps):
+            await asyncio.sleep(self.random.expovariate(0.5))
+            fault = self.random.choices(names, weights)[0]
+            self.trace(fault.__name__)
+            fault(self)
+            self.check_cursors()
+            self._check()
+        await self._converge()
+
+    def _check(self) -> None:
+        if self.breaches:
+            raise Breach("\n".join(self.breaches[:5]))
+
+    async def _converge(self) -> None:
+        self.trace("the faults end")
+        self.calm = True
+        self.network.weather = Weather()
+        self.twin.wanted = False
+        self.twin.crash()
+        for link in list(self.network.links.values()):
+            link.flow()
+        self.home.disk.full = self.home.disk.failing = False
+        for actor in self.actors:
+            if actor.process is not None:
+                self._wake(actor)
+            actor.start()
+        for app in self.apps:
+            app.slow = 0.0
+        await asyncio.sleep(5)
+        self.home.publishes = False
+        store = DiskStore(self.home.file)
+        open_questions: list[str] = []
+        for pause in (5, 25, 60, 60, 120, 300, 600, 1200, 3600):
+            for _ in range(2):
+                await self.home.publish(store, self.random)
+            await asyncio.sleep(pause)
+            self.check_cursors()
+            self._check()
+            open_questions = self._open_questions()
+            if not open_questions:
+                return
+        raise Breach("not converged:\n" + "\n".join(open_questions))
+
+    def _open_questions(self) -> list[str]:
+        found = [lack for app in self.apps if (lack := app.account.lacks())]
+        life, saved = self.truth.present, self.home.cursor
+        if saved is None or (saved["epoch"], saved["event_id"]) != (life.epoch, str(life.ids[-1])):
+            found.append(f"the cursor is {saved}, the store at {life.epoch} {life.ids[-1:]}")
+        hub = self.hub.hub
+        if hub is None or hub.budget.used or hub.budget.busy:
+            found.append("the hub still has something queued")
+        if self.profile.generous and (gaps := [g for a in self.apps for g in a.account.gaps if g.reason != "hub_reset"]):
+            raise Breach(f"everything was kept, and still gaps were told: {gaps[:3]}")
+        return found
+
+    def _wake(self, actor: Actor, *, slept: bool = False) -> None:
+        process = actor.process
+        if process is not None and process.alive and process.frozen:
+            self.trace(f"{actor.name} goes on")
+            process.thaw(slept=slept)
+            self.network.woke(process)
+
+    def later(self, what: Callable[[], object]) -> None:
+        """Undo a fault after a while."""
+        self.loop.call_later(self.random.choice((0.05, 1.0, 8.0, 40.0)), what)
+
+    def anybody(self) -> Actor:
+        return self.random.choice([self.hub, self.hub, self.home, self.home, *self.apps])
+
+
+# The faults. Each is one thing that happens at one moment; what it begins, `later` or the end of the faults undoes.
+
+
+def nothing(world: World) -> None:
+    """Let them work."""
+
+
+def crash(world: World) -> None:
+    _crash(world, world.anybody())
+
+
+def crash_at_an_await(world: World) -> None:
+    actor = world.anybody()
+    if actor.process is not None and actor.up:
+        actor.process.after_steps(world.random.randint(1, 300), lambda: _crash(world, actor))
+
+
+def _crash(world: World, actor: Actor) -> None:
+    if actor.up and not world.calm:
+        actor.crash(silently=world.random.random() < 0.4)
+        world.again(actor)
+
+
+def drain(world: World) -> None:
+    if world.hub.up and world.hub.process is not None and not world.hub.process.frozen:
+        world.hub.process.spawn(world.hub.drain())
+
+
+def freeze(world: World) -> None:
+    actor = world.anybody()
+    if actor.process is not None and actor.up and not actor.process.frozen:
+        slept = world.random.random() < 0.5
+        world.trace(f"{actor.name} is frozen")
+        actor.process.freeze()
+        world.later(lambda: world._wake(actor, slept=slept))
+
+
+def cut(world: World) -> None:
+    if world.network.links:
+        link = world.random.choice(list(world.network.links.values()))
+        link.cut((world.random.random() < 0.7, world.random.random() < 0.7))
+
+
+def stall(world: World) -> None:
+    if world.network.links:
+        link = world.random.choice(list(world.network.links.values()))
+        world.trace(f"connection {link.number} stalls")
+        if world.random.random() < 0.5:
+            link.stall()
+        else:
+            world.random.choice((link.near, link.far)).out.stalled = True
+        world.later(link.flow)
+
+
+def weather(world: World) -> None:
+    rng = world.random
+    world.network.weather = Weather(
+        slowest=rng.choice((0.002, 0.05, 0.5, 4.0)),
+        pieces=rng.choice((0.0, 0.0, 0.3)),
+        refused=rng.choice((0.0, 0.0, 0.3, 0.9)),
+        hanging=rng.choice((0.0, 0.2)),
+        doubled=rng.choice((0.0, 0.2)),
+    )
+
+
+def disk_trouble(world: World) -> None:
+    machine = world.home.disk
+    machine.full = world.random.random() < 0.5
+    machine.failing = not machine.full
+
+    def repair() -> None:
+        machine.full = machine.failing = False
+
+    world.later(repair)
+
+
+def clock_step(world: World) -> None:
+    actor = world.anybody()
+    if actor.process is not None:
+        actor.process.clock_step += world.random.choice((-86_400, -3_600, -1, 0.5, 40, 7_200))
+
+
+def slow_app(world: World) -> None:
+    app = world.random.choice(world.apps)
+    app.slow = world.random.choice((0.0, 0.05, 1.0, 20.0))
+
+
+def twin(world: World) -> None:
+    """The same home runs twice, over one store."""
+    world.twin.wanted = not world.twin.wanted
+    if world.twin.wanted:
+        world.twin.start()
+    else:
+        world.twin.crash()
+
+
+def store_moves(world: World) -> None:
+    """The store is replaced, put back from a backup, or a backup is made. The home does not run meanwhile."""
+    if not world.profile.moves or world.moves >= 3:
+        return
+    file = world.home.file
+    what = world.random.choice(("backup", "restore", "replace"))
+    if what == "backup":
+        world._backups.append(file.copy())
+        return
+    world.moves += 1
+    world.twin.wanted = False
+    world.twin.crash()
+    world.home.crash()
+    if what == "replace":
+        fresh = StoreFile(world.home.disk, world._committed)
+        file.restore(fresh.copy())
+    elif world._backups:
+        file.restore(world.random.choice(world._backups))
+    file.wake()
+    world._began(file)
+    world.again(world.home)
+
+
+FAULTS: dict[Callable[[World], None], float] = {
+    nothing: 4,
+    crash: 4,
+    crash_at_an_await: 6,
+    drain: 1,
+    freeze: 3,
+    cut: 8,
+    stall: 4,
+    weather: 4,
+    disk_trouble: 2,
+    clock_step: 2,
+    slow_app: 3,
+    twin: 1,
+    store_moves: 2,
+}
+
+
+class Grounds:
+    """What all runs share: a folder with the hub's database, in which everybody is known."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.credentials = Credentials(folder / "hub.db")
+        server, token = self.credentials.add_server("Home")
+        tokens = [self.credentials.add_device(server.server_id, f"App {number}")[1] for number in range(6)]
+        self.names = [server.server_id, token, *tokens]
+
+    def close(self) -> None:
+        self.credentials.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: a digest of all that was traced, what was breached (None: nothing), the last lines."""
+
+    seed: int
+    digest: str
+    breach: str | None
+    lines: tuple[str, ...]
+    events: int
+    gaps: int
+    steps: int
+
+    @property
+    def report(self) -> str:
+        lines = "\n  ".join(self.lines)
+        return f"{self.breach}\n\nthe end of seed {self.seed} (trace {self.digest}):\n  {lines}\n\n{replay(self.seed)}"
+
+
+def replay(seed: int) -> str:
+    """The command that plays a seed again."""
+    return f"python -m tests.simulation {seed}"
+
+
+class _Errors(logging.Handler):
+    """An error that our code logs is a breach: nothing here may surprise it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trouble = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self._world.breach(f"{record.name} logged: {record.getMessage()}{trouble}")
+
+
+@contextmanager
+def _patched() -> Iterator[Callable[[object, str, object], None]]:
+    undo: list[tuple[object, str, object]] = []
+    missing = object()
+
+    def patch(target: object, name: str, value: object) -> None:
+        undo.append((target, name, getattr(target, name, missing)))
+        setattr(target, name, value)
+
+    try:
+        yield patch
+    finally:
+        for target, name, value in reversed(undo):
+            delattr(target, name) if value is missing else setattr(target, name, value)
+
+
+def run(seed: int, grounds: Grounds) -> Outcome:
+    """Play one seed."""
+    rng = Random(seed)
+    loop = SimLoop(rng)
+    asyncio.set_event_loop(None)
+    with _patched() as patch:
+        patch(random_module, "_urandom", rng.randbytes)  # epochs, masks: all that `secrets` gives
+        patch(bridge_server.app, "REVOCATION_SECONDS", 30.0)
+        disk.install(patch)
+        world: World | None = None
+        breach: str | None = None
+
+        async def play() -> None:
+            nonlocal world
+            world = World(seed, loop, grounds.folder, grounds.credentials, grounds.names)
+            _watch_hubs(world, patch)
+            errors = _Errors(world)
+            logger = logging.getLogger()
+            logger.addHandler(errors)
+            try:
+                await world.play()
+            finally:
+                logger.removeHandler(errors)
+                for actor in world.actors:
+                    actor.crash()
+
+        try:
+            loop.run_until_complete(play())
+        except Breach as found:
+            breach = str(found)
+        finally:
+            loop.close()
+    assert world is not None
+    accounts = [app.account for app in world.apps]
+    return Outcome(
+        seed,
+        world.digest,
+        breach,
+        tuple(world.lines),
+        sum(account.events for account in accounts),
+        sum(len(account.gaps) for account in accounts),
+        loop.steps,
+    )
+
+
+def _watch_hubs(world: World, patch: Callable[[object, str, object], None]) -> None:
+    from bridge_server.home import Home
+
+    append = Home.append
+
+    def watched(self: Home, raw: bytes, *args: Any) -> Any:
+        kept, number = append(self, raw, *args)
+        world.taken(self.epoch or "", number)
+        return kept, number
+
+    patch(Home, "append", watched)
