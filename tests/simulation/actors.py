@@ -302,8 +302,8 @@ class _Push(msgspec.Struct):
 class PhoenixApp(App):
     """An app on a plain Phoenix client. It reads the verdict in the join's reply only: `replay_complete` it ignores.
 
-    `stubborn`: it sends the payload of its first join for ever, as phoenix.js does with a plain object, and drops the
-    events that it has had.
+    `stubborn`: it sends the payload of its first join for ever, as phoenix.js does with a plain object, and so asks for
+    everything again.
     """
 
     stubborn = False
@@ -369,9 +369,7 @@ class PhoenixApp(App):
 
     async def _event(self, data: bytes) -> None:
         number = int(json.loads(data)["event_id"])
-        epoch, place = self.cursor or (None, None)
-        if self.stubborn and place is not None and number <= place:
-            return
+        epoch = self.cursor[0] if self.cursor is not None else None
         self.world.trace(f"{self.name} takes event {number} in {epoch}")
         self.account.event(epoch, number, data)
         self.cursor = (epoch, number)
@@ -382,12 +380,15 @@ class PhoenixApp(App):
         self.world.trace(f"{self.name} is answered {answer}")
         if reply["status"] != "ok":
             raise Breach(f"{self.name}: its join was refused: {answer}")
+        if self.stubborn:
+            self.account.rewind(0)
+            self.cursor = (answer["epoch"], 0)
         epoch, place = self.cursor or (None, None)
         if answer["recovered"] is False:
             gap, head = answer["gap"], answer["head_id"]
             told_nothing = gap["reason"] == "hub_reset" or head is None
             after = None if told_nothing else int(head)
-            self.account.gap(gap["reason"], int(gap["from_id"]), after, repeats=self.stubborn)
+            self.account.gap(gap["reason"], int(gap["from_id"]), after)
             if after is not None:
                 self.cursor = (answer["epoch"], after)
         elif answer["epoch"] is not None and (place is None or epoch is None):

@@ -23,10 +23,14 @@ class Breach(AssertionError):
 class Life:
     """The events that one store has had under one epoch, in order."""
 
-    def __init__(self, epoch: str) -> None:
+    def __init__(self, epoch: str, parent: "Life | None" = None) -> None:
         self.epoch = epoch
         self.ids: list[int] = []
         self.data: dict[int, bytes] = {}
+        self.children: list[Life] = []
+        self.branch = 0  # the last id that it shares with its parent
+        if parent is not None:
+            parent.children.append(self)
 
     def add(self, event_id: int, data: bytes) -> None:
         assert not self.ids or event_id > self.ids[-1]
@@ -56,11 +60,12 @@ class Truth:
     def present(self) -> Life:
         return self.lives[-1]
 
-    def begin(self, epoch: str, events: list[Stored]) -> None:
-        """The store begins another life with these events in it."""
-        life = Life(epoch)
+    def begin(self, epoch: str, events: list[Stored], parent: Life | None = None) -> None:
+        """The store begins another life with these events in it; `parent` is the one it goes on from, if any."""
+        life = Life(epoch, parent)
         for event in events:
             life.add(event.event_id, event.data)
+        life.branch = life.ids[-1] if life.ids else 0
         self.lives.append(life)
 
 
@@ -96,7 +101,9 @@ class Account:
 
     def _starts(self, epoch: str | None) -> list[tuple[Life, int | None]]:
         state = self.state
-        lives = state.lives or tuple(self._truth.lives)
+        lives = list(state.lives or self._truth.lives)
+        for life in lives:  # grows while it is gone through
+            lives += [child for child in life.children if child.branch >= (state.place or 0) and child not in lives]
         starts: list[tuple[Life, int | None]] = [(life, state.place) for life in lives]
         if state.told is not None and state.told.resume_after is not None:
             starts = [(life, state.told.resume_after) for life in self._truth.lives]
@@ -124,14 +131,17 @@ class Account:
         self.events += 1
         self.state = State(event_id, tuple(fits))
 
-    def gap(self, reason: str, from_id: int | None, resume_after: int | None, *, repeats: bool = False) -> None:
-        """A gap was told; `repeats`: the app always asks from one place, and knows what follows it."""
+    def rewind(self, place: int) -> None:
+        """The app asks for everything behind `place` again."""
+        self.state = State(place, ())
+
+    def gap(self, reason: str, from_id: int | None, resume_after: int | None) -> None:
+        """A gap was told."""
         state = self.state
         told = Told(reason, from_id, resume_after)
         if state.told is not None and state.told.resume_after is not None and from_id == state.told.resume_after:
             state = State(from_id, ())
-        known = repeats and from_id is not None and state.place is not None and from_id <= state.place
-        if state.place is not None and from_id != state.place and not known:
+        if state.place is not None and from_id != state.place:
             raise Breach(f"{self.name}: a gap from {from_id}, but it stands at {self.shown}: {told}")
         if reason not in ("expired", "epoch_changed", "ahead", "hub_reset"):
             raise Breach(f"{self.name}: {told}")

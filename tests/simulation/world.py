@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import websockets.asyncio.client
+
 import bridge_server.app
 from bridge_client.forwarder import Limits
 from bridge_server.auth import Credentials
@@ -45,8 +47,8 @@ def profile_of(seed: int) -> Profile:
     rng = Random(seed)
     generous = rng.random() < 0.3
     return Profile(
-        steps=rng.choice((15, 30, 60)),
-        apps=rng.choice((2, 3, 4)),
+        steps=rng.choice((8, 16, 32)),
+        apps=rng.choice((1, 2, 3)),
         generous=generous,
         moves=not generous and rng.random() < 0.5,
         large=rng.choice((0.0, 0.05, 0.5)),
@@ -85,7 +87,7 @@ class World:
         self.hub = HubActor(self, "hub", {**small, **window})
         machine = Disk(rng)
         file = StoreFile(machine, self._committed)
-        file.renewed = lambda file: self._began(file)
+        file.renewed = self._began
         self._began(file)
         limits = Limits() if profile.generous else Limits(refill_events=rng.choice((1, 10, 50)), refill_bytes=100_000)
         self.home = HomeActor(self, "home", file, machine, limits)
@@ -134,8 +136,8 @@ class World:
         self.truth.present.add(stored.event_id, stored.data)
         self.trace(f"event {stored.event_id}, {len(stored.data)} bytes")
 
-    def _began(self, file: StoreFile) -> None:
-        self.truth.begin(file.epoch, [event for event, _, _ in file.events])
+    def _began(self, file: StoreFile, parent: Any = None) -> None:
+        self.truth.begin(file.epoch, [event for event, _, _ in file.events], parent)
         self.trace(f"the store is in epoch {file.epoch} at {file.ids[-1:]}")
 
     def taken(self, epoch: str, number: int) -> None:
@@ -333,19 +335,23 @@ def store_moves(world: World) -> None:
     file = world.home.file
     what = world.random.choice(("backup", "restore", "replace"))
     if what == "backup":
-        world._backups.append(file.copy())
+        world._backups.append((file.copy(), world.truth.present))
         return
     world.moves += 1
     world.twin.wanted = False
     world.twin.crash()
     world.home.crash()
+    parent = None
     if what == "replace":
         fresh = StoreFile(world.home.disk, world._committed)
         file.restore(fresh.copy())
     elif world._backups:
-        file.restore(world.random.choice(world._backups))
+        backup, parent = world.random.choice(world._backups)
+        file.restore(backup)
+    else:
+        parent = world.truth.present
     file.wake()
-    world._began(file)
+    world._began(file, parent)
     world.again(world.home)
 
 
@@ -440,6 +446,7 @@ def run(seed: int, grounds: Grounds) -> Outcome:
     with _patched() as patch:
         patch(random_module, "_urandom", Random(seed).randbytes)  # epochs, masks: all that `secrets` gives
         patch(bridge_server.app, "REVOCATION_SECONDS", 30.0)
+        patch(websockets.asyncio.client, "get_proxy", lambda uri: None)  # whatever this machine's environment says
         disk.install(patch)
         world: World | None = None
         breach: str | None = None
