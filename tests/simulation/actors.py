@@ -360,6 +360,8 @@ class PhoenixApp(App):
             await self._event(bytes(msgspec.json.decode(payload, type=_Push).event))
         elif event == "phx_reply" and ref == self._join_ref:
             self._judged(json.loads(payload))
+        elif event == "server_status":
+            self._status(json.loads(payload))
         elif event == "phx_error":
             self.world.trace(f"{self.name} joins again: {payload!r}")
             await asyncio.sleep(self._rng.choice((0.1, 1.0)))
@@ -374,6 +376,12 @@ class PhoenixApp(App):
         self.account.event(epoch, number, data)
         self.cursor = (epoch, number)
         await self.took(self._rng)
+
+    def _status(self, status: dict[str, Any]) -> None:
+        # Told to who joined without a cursor: from where events come.
+        if status["head_id"] is not None and (self.cursor is None or self.cursor[0] != status["epoch"]):
+            self.cursor = (status["epoch"], int(status["head_id"]))
+            self.account.moved(*self.cursor)
 
     def _judged(self, reply: dict[str, Any]) -> None:
         answer = reply["response"]
@@ -391,8 +399,9 @@ class PhoenixApp(App):
             self.account.gap(gap["reason"], int(gap["from_id"]), after)
             if after is not None:
                 self.cursor = (answer["epoch"], after)
-        elif answer["epoch"] is not None and (place is None or epoch is None):
-            self.cursor = (answer["epoch"], place) if place is not None else None
+        elif answer["epoch"] is not None and epoch is None:
+            at = place if place is not None else answer["head_id"]
+            self.cursor = None if at is None else (answer["epoch"], int(at))
 
 
 class StubbornApp(PhoenixApp):

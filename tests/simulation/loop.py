@@ -8,6 +8,7 @@ inherits; a killed process never runs again, whatever it was in the middle of.
 import asyncio
 import heapq
 import itertools
+import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -16,12 +17,26 @@ from typing import Any
 
 WALL_START = 1_800_000_000.0
 
+MOST_STEPS = 200_000
+"""Many times what a run takes: somebody goes round in circles."""
+
 _PROCESS: ContextVar["Process | None"] = ContextVar("process", default=None)
 
 
 def current() -> "Process | None":
     """The process whose code runs now; None in the world around them."""
     return _PROCESS.get()
+
+
+_TURN = 1e-7  # seconds of one turn of the loop: else who waits for less than a clock can tell would wait for ever
+
+
+class Endless(SystemExit):
+    """A run that comes to no end."""
+
+
+def _give_up() -> None:
+    raise Endless(f"no end after {MOST_STEPS} steps: somebody goes round in circles")
 
 
 class _Selector:
@@ -33,7 +48,7 @@ class _Selector:
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
             raise RuntimeError("nothing will ever happen again: something waits for what no timer brings")
-        self.time += timeout
+        self.time += timeout + _TURN
         return []
 
 
@@ -60,6 +75,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         self.steps += 1
+        if self.steps == MOST_STEPS:
+            self.at_once(_give_up)
         handle = events.Handle(callback, args, self, context)
         process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
         if process is None or process.schedules(handle):
@@ -265,7 +282,9 @@ def _end(coroutine: Any) -> None:
     # Left to the garbage collector, their ends would come at a random moment. Nobody sees what they still do.
     for _ in range(50):
         try:
-            coroutine.close()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # tasks that had not begun hold coroutines unawaited
+                coroutine.close()
         except BaseException:  # waits for something in a `finally`: closed again
             continue
         return

@@ -140,6 +140,7 @@ class Link:
         self.near = End(self, client, out, back)
         self.far = End(self, server, back, out)
         self.dead = False
+        self.answered = True  # with a reset, what is sent into a dead connection
         self.waiting: Server | None = None  # in the backlog of a frozen process
 
     def accept(self, server: Server) -> None:
@@ -177,16 +178,15 @@ class Link:
         self.network.links.pop(self.number, None)
 
     def kill(self, process: Process, silently: bool) -> None:
-        if silently:
-            self.dead = True
-            for way in (self.near.out, self.far.out):
-                way.cut()
-            self.network.links.pop(self.number, None)
         for end in (self.near, self.far):
             if end.process is process:
                 end.lost = True
-                if not silently:
-                    end.out.buffer.clear()
+                end.out.buffer.clear()
+                if silently:  # what is under way arrives all the same
+                    self.dead = True
+                    self.answered = self.network.random.random() < 0.5
+                    end.into.cut()
+                else:
                     end.out.finish(reset=self.network.random.random() < 0.5)
 
 
@@ -338,7 +338,7 @@ class End(asyncio.Transport):
         if self.mirror is not None:
             mirror, self.mirror = self.mirror, None
             mirror.write(data)
-        if self.link.dead and self.process is not None:
+        if self.link.dead and self.link.answered and self.process is not None:
             self.break_later()  # a packet for a connection that the other side does not know
         self.out.buffer += data
         self.out.pump()

@@ -99,12 +99,16 @@ class Account:
         self.state = State(since, ())  # no lives: any
         self._truth = truth
 
-    def _starts(self, epoch: str | None) -> list[tuple[Life, int | None]]:
-        state = self.state
+    def _lives(self, state: State) -> list[Life]:
+        """Those in which it may stand: what branched off behind its place counts, too."""
         lives = list(state.lives or self._truth.lives)
         for life in lives:  # grows while it is gone through
             lives += [child for child in life.children if child.branch >= (state.place or 0) and child not in lives]
-        starts: list[tuple[Life, int | None]] = [(life, state.place) for life in lives]
+        return lives
+
+    def _starts(self, epoch: str | None) -> list[tuple[Life, int | None]]:
+        state = self.state
+        starts: list[tuple[Life, int | None]] = [(life, state.place) for life in self._lives(state)]
         if state.told is not None and state.told.resume_after is not None:
             starts = [(life, state.told.resume_after) for life in self._truth.lives]
         elif state.told is not None and state.told.reason != "hub_reset":
@@ -120,9 +124,8 @@ class Account:
             if life.data.get(event_id) == data and (place is None or life.next(place, self.sees) == event_id)
         ]
         if not fits and self.live_only and self.state.told is None:
-            fits = [life for life in self._truth.lives if life.data.get(event_id) == data and epoch == life.epoch]
-            if any(life in fits for life in self.state.lives):
-                fits = []
+            known = {life.epoch for life in self.state.lives}
+            fits = [life for life in self._truth.lives if life.data.get(event_id) == data and life.epoch not in known]
         if not fits:
             wanted = [(life.epoch, None if place is None else life.next(place, self.sees)) for life, place in starts]
             raise Breach(f"{self.name}: behind {self.shown} came {epoch} {event_id}, expected one of {wanted}")
@@ -145,7 +148,7 @@ class Account:
             raise Breach(f"{self.name}: a gap from {from_id}, but it stands at {self.shown}: {told}")
         if reason not in ("expired", "epoch_changed", "ahead", "hub_reset"):
             raise Breach(f"{self.name}: {told}")
-        lives = state.lives or tuple(self._truth.lives)
+        lives = self._lives(state)
         if reason == "expired" and not (
             resume_after is not None
             and from_id is not None

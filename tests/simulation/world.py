@@ -26,7 +26,7 @@ from bridge_server.pairing import Pairings
 from tests.simulation import disk
 from tests.simulation.actors import Actor, App, HomeActor, HubActor, PhoenixApp, PythonApp, StubbornApp
 from tests.simulation.disk import Disk, DiskStore, StoreFile
-from tests.simulation.loop import SimLoop, current
+from tests.simulation.loop import Endless, SimLoop, current
 from tests.simulation.network import Network, Weather
 from tests.simulation.truth import Breach, Truth
 
@@ -340,7 +340,11 @@ def store_moves(world: World) -> None:
     world.moves += 1
     world.twin.wanted = False
     world.twin.crash()
-    world.home.crash()
+    late = world.random.random() < 0.5 and world.home.process is not None  # what it last sent arrives late
+    for link in world.network.of(world.home.process) if late and world.home.process is not None else ():
+        link.stall()
+        world.later(link.flow)
+    world.home.crash(silently=late)
     parent = None
     if what == "replace":
         fresh = StoreFile(world.home.disk, world._committed)
@@ -422,8 +426,11 @@ class _Errors(logging.Handler):
         self._world.breach(f"{record.name} logged: {record.getMessage()}{trouble}")
 
 
+Patch = Callable[[object, str, object], None]
+
+
 @contextmanager
-def _patched() -> Iterator[Callable[[object, str, object], None]]:
+def _patched() -> Iterator[Patch]:
     undo: list[tuple[object, str, object]] = []
     missing = object()
 
@@ -438,8 +445,10 @@ def _patched() -> Iterator[Callable[[object, str, object], None]]:
             delattr(target, name) if value is missing else setattr(target, name, value)
 
 
-def run(seed: int, grounds: Grounds) -> Outcome:
-    """Play one seed."""
+
+
+def run(seed: int, grounds: Grounds, fault: Callable[[Patch], None] | None = None) -> Outcome:
+    """Play one seed, with a bug planted or without."""
     rng = Random(seed)
     loop = SimLoop(rng)
     asyncio.set_event_loop(None)
@@ -448,6 +457,8 @@ def run(seed: int, grounds: Grounds) -> Outcome:
         patch(bridge_server.app, "REVOCATION_SECONDS", 30.0)
         patch(websockets.asyncio.client, "get_proxy", lambda uri: None)  # whatever this machine's environment says
         disk.install(patch)
+        if fault is not None:
+            fault(patch)
         world: World | None = None
         breach: str | None = None
 
@@ -467,7 +478,7 @@ def run(seed: int, grounds: Grounds) -> Outcome:
 
         try:
             loop.run_until_complete(play())
-        except Breach as found:
+        except (Breach, Endless) as found:
             breach = str(found)
         finally:
             loop.close()
@@ -484,7 +495,7 @@ def run(seed: int, grounds: Grounds) -> Outcome:
     )
 
 
-def _watch_hubs(world: World, patch: Callable[[object, str, object], None]) -> None:
+def _watch_hubs(world: World, patch: Patch) -> None:
     from bridge_server.home import Home
 
     append = Home.append
