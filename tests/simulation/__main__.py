@@ -27,16 +27,21 @@ def main() -> int:
             outcome: Outcome = run(seed, grounds)
             if outcome.breach is not None:
                 failed += 1
-                print(outcome.report if not options.go_on else f"{seed}: {outcome.breach.splitlines()[0:2]}", flush=True)
+                _say(outcome.report if not options.go_on else f"{seed}: {outcome.breach}"[:200])
                 if not options.go_on:
                     break
             elif options.seeds:
-                print(f"{seed}: trace {outcome.digest}, {outcome.events} events, {outcome.gaps} gaps", flush=True)
+                _say(f"{seed}: trace {outcome.digest}, {outcome.events} events, {outcome.gaps} gaps")
             if not options.seeds and time.monotonic() > end:
-                print(f"{done} seeds, {failed} failed", flush=True)
+                _say(f"{done} seeds, {failed} failed")
                 break
         grounds.close()
     return 1 if failed else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

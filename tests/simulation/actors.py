@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bridge_client.app_client import AppClient, CaughtUp, Event, Gap, Item
+from bridge_client.app_client import AppClient, Event, Gap, Item
 from bridge_client.cursor import CursorFile
 from bridge_client.dial import Disconnected, Stopped, WebSocketDialler, socket_url
 from bridge_client.forwarder import EventRefused, Forwarder, Limits, Replaced
@@ -284,8 +284,7 @@ class PythonApp(App):
         elif isinstance(item, Gap):
             account.gap(item.reason, item.from_id, item.resume_after)
         elif cursor is not None and cursor != self.cursor:
-            if isinstance(item, CaughtUp) or account.live_only or account.state.told is not None:
-                account.moved(cursor.epoch, cursor.event_id)
+            account.moved(cursor.epoch, cursor.event_id)
 
 
 def _brief(item: Item) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import os as real_os
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from secrets import token_hex
 from typing import Any
@@ -100,10 +101,8 @@ class Disk:
         """What threads were doing when their process was killed: some of their system calls still happened."""
         for job in jobs:
             self.calls_left = self._random.randint(0, 9)
-            try:
+            with suppress(PowerCut, OSError):
                 job()
-            except (PowerCut, OSError):
-                pass
             self.calls_left = None
 
 
@@ -260,5 +259,3 @@ class DiskStore(MemoryStore):
 
     def _wake(self) -> None:
         self._file.wake()
-
-

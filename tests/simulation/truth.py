@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-
 from bridge_client.store import Stored
 
 Sees = Callable[[bytes], bool]
@@ -150,9 +149,7 @@ class Account:
             raise Breach(f"{self.name}: {told}")
         lives = self._lives(state)
         if reason == "expired" and not (
-            resume_after is not None
-            and from_id is not None
-            and any(life.has(from_id, resume_after) for life in lives)
+            resume_after is not None and from_id is not None and any(life.has(from_id, resume_after) for life in lives)
         ):
             raise Breach(f"{self.name}: a gap in which nothing is missing: {told}, it stood at {self.shown}")
         if reason == "epoch_changed" and len({life.epoch for life in self._truth.lives}) < 2:
@@ -190,5 +187,3 @@ class Account:
         if not life.ids and self.state.place in (None, 0):
             return None
         return f"{self.name} stands at {self.shown}, the store at {life.epoch} {life.ids[-1:]}"
-
-

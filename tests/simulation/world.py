@@ -5,13 +5,12 @@ and within an hour of virtual time every app must have the store's content (or a
 """
 
 import asyncio
-import gc
 import hashlib
 import logging
 import random as random_module
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -230,7 +229,9 @@ class World:
         hub = self.hub.hub
         if hub is None or hub.budget.used or hub.budget.busy:
             found.append("the hub still has something queued")
-        if self.profile.generous and (gaps := [g for a in self.apps for g in a.account.gaps if g.reason != "hub_reset"]):
+        if self.profile.generous and (
+            gaps := [g for a in self.apps for g in a.account.gaps if g.reason != "hub_reset"]
+        ):
             raise Breach(f"everything was kept, and still gaps were told: {gaps[:3]}")
         return found
 
@@ -468,8 +469,6 @@ def _patched() -> Iterator[Patch]:
     finally:
         for target, name, value in reversed(undo):
             delattr(target, name) if value is missing else setattr(target, name, value)
-
-
 
 
 def run(
