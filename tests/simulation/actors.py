@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bridge_client.app_client import AppClient, Event, Gap, Item
-from bridge_client.cursor import CursorFile
+from bridge_client.cursor import CursorFile, SavedCursor
 from bridge_client.dial import Disconnected, Stopped, WebSocketDialler, socket_url
 from bridge_client.forwarder import EventRefused, Forwarder, Limits, Replaced
-from bridge_client.link import Link
+from bridge_client.link import Link, Session
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import StoreError
 from bridge_server.app import Hub
 from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.hub import PARTIALS
+from protocol.client import ChannelClosed, ChannelErrored, NotJoined, Received, Replied
 from tests.simulation.disk import Disk, DiskStore, StoreFile, VirtualPath
 from tests.simulation.loop import Process
 from tests.simulation.truth import Account, Breach, Sees
@@ -209,6 +210,55 @@ class HomeActor(Actor):
             return json.loads(self.disk.read(f"{self.name}.cursor"))
         except (FileNotFoundError, ValueError):
             return None
+
+
+class PlainHome(HomeActor):
+    """A home of another make: one event at a time, from its own cursor on, whatever the hub says that it holds.
+
+    What was not acknowledged before a drop comes again.
+    """
+
+    async def main(self, process: Process) -> None:
+        store = DiskStore(self.file)
+        rng = Random(self.world.random.random())
+        publishing = asyncio.create_task(self._publish(store, rng))
+        cursor = CursorFile(VirtualPath(self.disk, f"{self.name}.cursor"))  # type: ignore[arg-type]
+        link = Link(URL, self.world.home_token, dial=WebSocketDialler(), clock=process, rng=rng)
+        saved = cursor.load()
+        self._at = 0 if saved is None else saved.event_id
+        try:
+            await link.run(lambda session: self._talk(session, store, cursor))
+        except Replaced:
+            self.world.trace(f"{self.name} was replaced")
+        publishing.cancel()
+
+    async def _talk(self, session: Session, store: DiskStore, cursor: CursorFile) -> None:
+        topic, head = f"server:{self.world.server_id}", await store.head()
+        await session.join(topic, {"epoch": store.epoch, "head_id": None if head is None else str(head)})
+        while True:
+            page = await store.list(since_id=self._at, limit=1)
+            if not page:
+                for event in session.take():
+                    self._heed(event)
+                await asyncio.sleep(0.3)
+                continue
+            try:
+                ref = session.push(topic, "session_event", b'{"event":%b}' % page[0].data)
+                async with asyncio.timeout(30):
+                    while not (isinstance(event := await session.next(), Replied) and event.ref == ref):
+                        self._heed(event)
+            except (TimeoutError, NotJoined):
+                raise Disconnected("no answer") from None
+            if not event.ok:
+                raise Disconnected(f"not taken: {bytes(event.response)!r}")
+            self._at = page[0].event_id
+            cursor.save(SavedCursor(store.epoch, self._at, None, URL, self.world.server_id))
+
+    def _heed(self, event: Any) -> None:
+        if isinstance(event, Received) and event.event == "replaced":
+            raise Replaced(None)
+        if isinstance(event, ChannelErrored | ChannelClosed):
+            raise Disconnected("the topic ended")
 
 
 def everything(data: bytes) -> bool:

@@ -17,8 +17,7 @@ from bridge_server.channels import Reply
 from bridge_server.channels.server import ServerChannel
 from bridge_server.home import Home
 from bridge_server.hub import Listener
-
-Patch = Callable[[object, str, object], None]
+from tests.simulation.world import Patch, Profile
 
 
 def replay_skips_one(patch: Patch) -> None:
@@ -125,6 +124,13 @@ def verdict_not_heeded(patch: Patch) -> None:
 
     patch(AppClient, "_fell_behind", faulty)
 
+
+PROFILES: dict[Callable[[Patch], None], Profile] = {
+    repeats_are_published: Profile(steps=16, apps=2, plain=True),
+    nobody_is_fenced: Profile(steps=40, apps=2, moves=True, large=0.0),
+    restored_under_its_old_epoch: Profile(steps=24, apps=2, moves=True, large=0.0),
+}
+"""Runs in which what is broken is used often."""
 
 MUTANTS: dict[Callable[[Patch], None], int] = {
     replay_skips_one: 30,

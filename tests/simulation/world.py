@@ -23,7 +23,7 @@ from bridge_client.forwarder import Limits
 from bridge_server.auth import Credentials
 from bridge_server.pairing import Pairings
 from tests.simulation import disk
-from tests.simulation.actors import Actor, App, HomeActor, HubActor, PhoenixApp, PythonApp, StubbornApp
+from tests.simulation.actors import Actor, App, HomeActor, HubActor, PhoenixApp, PlainHome, PythonApp, StubbornApp
 from tests.simulation.disk import Disk, DiskStore, StoreFile
 from tests.simulation.loop import Endless, SimLoop, current
 from tests.simulation.network import Network, Weather
@@ -38,6 +38,7 @@ class Profile:
     apps: int = 3
     generous: bool = False
     moves: bool = False
+    plain: bool = False
     large: float = 0.05
     outgrown: bool = False
     """Whether a store that went back may grow past its old head before its forwarder has looked.
@@ -50,11 +51,13 @@ def profile_of(seed: int) -> Profile:
     """Each seed has its kind."""
     rng = Random(seed)
     generous = rng.random() < 0.3
+    moves = not generous and rng.random() < 0.5
     return Profile(
         steps=rng.choice((8, 16, 32)),
         apps=rng.choice((1, 2, 3)),
         generous=generous,
-        moves=not generous and rng.random() < 0.5,
+        moves=moves,
+        plain=not generous and not moves and rng.random() < 0.4,
         large=rng.choice((0.0, 0.05, 0.5)),
     )
 
@@ -94,7 +97,8 @@ class World:
         file.renewed = self._began
         self._began(file)
         limits = Limits() if profile.generous else Limits(refill_events=rng.choice((1, 10, 50)), refill_bytes=100_000)
-        self.home = HomeActor(self, "home", file, machine, limits)
+        kind_of_home = PlainHome if profile.plain else HomeActor
+        self.home = kind_of_home(self, "home", file, machine, limits)
         # A second forwarder of the same home, started by mistake beside the first.
         self.twin = HomeActor(self, "twin", file, machine, limits)
         self.twin.wanted = self.twin.publishes = False
@@ -495,9 +499,11 @@ def run(
             errors = _Errors(world)
             logger = logging.getLogger()
             logger.addHandler(errors)
+            logging.disable(logging.WARNING)
             try:
                 await world.play()
             finally:
+                logging.disable(logging.NOTSET)
                 logger.removeHandler(errors)
                 for actor in world.actors:
                     actor.crash()
