@@ -19,10 +19,6 @@ from tests.support.processes import ROOT
 SEEDS = 200
 BLOCKS = 8
 
-REGRESSIONS = {
-    152: "an app told `hub_reset` went on from the head that the join's reply had named, of another store",
-}
-
 
 @pytest.fixture(scope="module")
 def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grounds]:
@@ -41,11 +37,6 @@ def play(seed: int, grounds: Grounds) -> int:
 def test_nothing_is_lost_doubled_or_out_of_order(grounds: Grounds, block: int) -> None:
     events = sum(play(seed, grounds) for seed in range(block, SEEDS, BLOCKS))
     assert events > SEEDS, "apps saw something"
-
-
-@pytest.mark.parametrize("seed", REGRESSIONS)
-def test_what_was_once_found_stays_mended(grounds: Grounds, seed: int) -> None:
-    play(seed, grounds)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
