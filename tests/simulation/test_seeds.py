@@ -16,7 +16,7 @@ from tests.simulation.mutants import MUTANTS, PROFILES
 from tests.simulation.world import FAULTS, Grounds, Profile, profile_of, run
 from tests.support.processes import ROOT
 
-SEEDS = 200
+SEEDS = 160
 BLOCKS = 8
 
 
@@ -67,9 +67,12 @@ def test_every_kind_of_run_and_fault_comes_up(grounds: Grounds) -> None:
     """What a block of seeds never does, it can't find."""
     profiles = [profile_of(seed) for seed in range(SEEDS)]
     assert {profile.generous for profile in profiles} == {profile.moves for profile in profiles} == {True, False}
-    lines = [line for seed in range(25) for line in run(seed, grounds).lines]
-    said = {line.split(" ", 1)[1] for line in lines}
-    assert {fault.__name__ for fault in FAULTS} <= said
+    left = {fault.__name__ for fault in FAULTS}
+    for seed in range(20):
+        left -= run(seed, grounds).befell
+        if not left:
+            return
+    pytest.fail(f"in none of them: {left}")
 
 
 def test_a_failure_says_how_to_play_it_again(grounds: Grounds) -> None:
@@ -84,7 +87,7 @@ def test_a_failure_says_how_to_play_it_again(grounds: Grounds) -> None:
 def test_generous_runs_tell_no_gap(grounds: Grounds) -> None:
     """Where everything is kept, a gap would be a lie, but for `hub_reset`, which is withdrawn."""
     profile = Profile(steps=20, apps=3, generous=True)
-    for seed in range(8):
+    for seed in range(4):
         outcome = run(seed, grounds, profile=profile)
         assert outcome.breach is None, outcome.report
 

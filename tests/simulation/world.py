@@ -77,6 +77,7 @@ class World:
         self.lines: deque[str] = deque(maxlen=120)
         self.breaches: list[str] = []
         self.moves = 0
+        self.befell: set[str] = set()
         self._hash = hashlib.blake2b(digest_size=8)
         self._numbers = 0
         self.network = Network(loop, self.trace)
@@ -180,6 +181,7 @@ class World:
             await asyncio.sleep(self.random.expovariate(0.5))
             fault = self.random.choices(names, weights)[0]
             self.trace(fault.__name__)
+            self.befell.add(fault.__name__)
             fault(self)
             self.settle_store()
             self.check_cursors()
@@ -380,13 +382,19 @@ def _move(world: World, silently: bool) -> None:
     if world.random.random() < 0.5:
         file.restore(StoreFile(world.home.disk, file.committed).copy())
     else:
-        known = [one for one in world.backups if world.profile.outgrown or one[0][0] == file.epoch]
+        known = [one for one in world.backups if world.profile.outgrown or _earlier(world, *one[0])]
         backup, parent = world.random.choice(known)
         file.restore(backup)
         world.home.publishes = world.profile.outgrown
     file.wake()
     world._began(file, parent)
     world.loop.call_later(world.random.choice((0.01, 1.0)), world.home.start)
+
+
+def _earlier(world: World, epoch: str, ids: list[int], events: list[Any]) -> bool:
+    """Whether a backup is of the present life: one of another branch of its epoch is outgrown from the start."""
+    life = world.truth.present
+    return epoch == life.epoch and (not ids or life.data.get(ids[-1]) == events[-1][0].data)
 
 
 FAULTS: dict[Callable[[World], None], float] = {
@@ -432,6 +440,7 @@ class Outcome:
     events: int
     gaps: int
     steps: int
+    befell: frozenset[str]
 
     @property
     def report(self) -> str:
@@ -524,6 +533,7 @@ def run(
         sum(account.events for account in accounts),
         sum(len(account.gaps) for account in accounts),
         loop.steps,
+        frozenset(world.befell),
     )
 
 
