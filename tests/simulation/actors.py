@@ -413,6 +413,9 @@ class PhoenixApp(App):
             self._status(json.loads(payload))
         elif event == "phx_error":
             self.world.trace(f"{self.name} joins again: {payload!r}")
+            if json.loads(payload)["reason"] == "epoch_changed" and self.cursor and self.cursor[0] is None:
+                self.account.gap("epoch_changed", self.cursor[1], 0)  # it can't say of which epoch its place was
+                self.cursor = (None, 0)
             await asyncio.sleep(self._rng.choice((0.1, 1.0)))
             await self._join(wire)
         elif event == "phx_close":
@@ -431,6 +434,8 @@ class PhoenixApp(App):
         if status["head_id"] is not None and (self.cursor is None or self.cursor[0] != status["epoch"]):
             self.cursor = (status["epoch"], int(status["head_id"]))
             self.account.moved(*self.cursor)
+        elif self.cursor is not None and self.cursor[0] is None and status["epoch"] is not None:
+            self.cursor = (status["epoch"], self.cursor[1])
 
     def _judged(self, reply: dict[str, Any]) -> None:
         answer = reply["response"]
