@@ -257,7 +257,8 @@ class AppClient:
         if told:
             if await self._fell_behind(joined.gap, joined.epoch, read_id(joined.head_id)):
                 return
-            self._settle(joined.epoch, read_id(joined.head_id))
+            if joined.gap is not None and joined.gap.reason != "hub_reset":  # then the cursor may still be good
+                self._settle(joined.epoch, read_id(joined.head_id))
         elif joined.recovered:
             self._settle(joined.epoch, self._place.event_id if self._place is not None else read_id(joined.head_id))
         while True:

@@ -106,10 +106,12 @@ class AppChannel(Channel):
         self._listener = self.socket.listen(events_topic(identity.server_id), _filter(request))
         home.watchers[self] = None
         self._verdict = self._judge()
+        # Of a home that may have another store when it comes no place is named: an app would go on from there.
+        reset = self._verdict.gap is not None and self._verdict.gap.reason == "hub_reset"
         return Ok(
             {
-                "epoch": home.epoch,
-                "head_id": _text(home.place),
+                "epoch": None if reset else home.epoch,
+                "head_id": None if reset else _text(home.place),
                 "recovered": self._verdict.recovered,
                 "gap": self._verdict.gap,
                 "server": {

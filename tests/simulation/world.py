@@ -1,0 +1,550 @@
+"""One run: a hub, a home, apps, and what befalls them, all from one seed.
+
+First everything runs under faults, each step of which is a line of FAULTS; then the faults end, everything is started,
+and within an hour of virtual time every app must have the store's content (or a true gap) and the cursor its head.
+"""
+
+import asyncio
+import hashlib
+import logging
+import random as random_module
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import websockets.asyncio.client
+
+import bridge_server.app
+from bridge_client.forwarder import Limits
+from bridge_server.auth import Credentials
+from bridge_server.pairing import Pairings
+from tests.simulation import disk
+from tests.simulation.actors import Actor, App, HomeActor, HubActor, PhoenixApp, PlainHome, PythonApp, StubbornApp
+from tests.simulation.disk import Disk, DiskStore, StoreFile
+from tests.simulation.loop import Endless, SimLoop, current
+from tests.simulation.network import Network, Weather
+from tests.simulation.truth import Breach, Truth
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What kind of run it is. `generous`: so much is kept that no app may ever be told of a gap."""
+
+    steps: int = 40
+    apps: int = 3
+    generous: bool = False
+    moves: bool = False
+    plain: bool = False
+    large: float = 0.05
+    outgrown: bool = False
+    """Whether a store that went back may grow past its old head before its forwarder has looked.
+
+    Nobody could tell then: the hub takes its new events for the old ones with these ids.
+    """
+
+
+def profile_of(seed: int) -> Profile:
+    """Each seed has its kind."""
+    rng = Random(seed)
+    generous = rng.random() < 0.3
+    moves = not generous and rng.random() < 0.5
+    return Profile(
+        steps=rng.choice((8, 16, 32)),
+        apps=rng.choice((1, 2, 3)),
+        generous=generous,
+        moves=moves,
+        plain=not generous and not moves and rng.random() < 0.4,
+        large=rng.choice((0.0, 0.05, 0.5)),
+    )
+
+
+class World:
+    """See the module. `random` decides everything."""
+
+    def __init__(self, seed: int, loop: SimLoop, grounds: "Grounds", profile: Profile) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.random = loop.random
+        self.folder = grounds.folder
+        self.credentials = grounds.credentials
+        self.server_id, self.home_token = grounds.names[:2]
+        self._devices = iter(grounds.names[2:])
+        self.profile = profile
+        self.lines: deque[str] = deque(maxlen=120)
+        self.breaches: list[str] = []
+        self.moves = 0
+        self.befell: set[str] = set()
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._numbers = 0
+        self.network = Network(loop, self.trace)
+        self.truth = Truth()
+        self.calm = False
+        self.backups: list[Any] = []
+        self._make()
+
+    def _make(self) -> None:
+        rng, profile = self.random, self.profile
+        small = {"history_events": rng.choice((5, 20, 100)), "history_bytes": rng.choice((20_000, 200_000))}
+        if profile.generous:
+            small = {}
+        window = {"window_events": rng.choice((1, 3, 50)), "window_bytes": rng.choice((500, 10_000, 1 << 20))}
+        self.hub = HubActor(self, "hub", {**small, **window})
+        machine = Disk(rng)
+        file = StoreFile(machine, self._committed)
+        file.renewed = self._began
+        self._began(file)
+        limits = Limits() if profile.generous else Limits(refill_events=rng.choice((1, 10, 50)), refill_bytes=100_000)
+        kind_of_home = PlainHome if profile.plain else HomeActor
+        self.home = kind_of_home(self, "home", file, machine, limits)
+        # A second forwarder of the same home, started by mistake beside the first.
+        self.twin = HomeActor(self, "twin", file, machine, limits)
+        self.twin.wanted = self.twin.publishes = False
+        self.apps: list[App] = []
+        for number in range(profile.apps):
+            kind = rng.choice((PythonApp, PythonApp, PhoenixApp, StubbornApp))
+            since = 0 if kind is StubbornApp else rng.choice((0, 0, None))
+            self.apps.append(kind(self, f"{kind.__name__}{number}", since, rng.choice((0, 0, 1, 2))))
+
+    @property
+    def actors(self) -> list[Actor]:
+        return [self.hub, self.home, self.twin, *self.apps]
+
+    def device(self) -> str:
+        """The credential of one more app."""
+        return next(self._devices)
+
+    def number(self) -> int:
+        """What makes each event unique."""
+        self._numbers += 1
+        return self._numbers
+
+    # What happens is written down.
+
+    def trace(self, text: str) -> None:
+        line = f"{self.loop.time() - 1000:.4f} {text}"
+        self._hash.update(line.encode())
+        self.lines.append(line)
+
+    @property
+    def digest(self) -> str:
+        """Tells two runs apart by anything that was traced."""
+        return self._hash.hexdigest()
+
+    def breach(self, what: str, error: BaseException | None = None) -> None:
+        process = current()
+        if process is not None and not process.alive:
+            return
+        self.trace(f"BREACH {what}")
+        self.breaches.append(what)
+
+    def _committed(self, file: StoreFile, stored: Any) -> None:
+        self.truth.present.add(stored.event_id, stored.data)
+        self.trace(f"event {stored.event_id}, {len(stored.data)} bytes")
+
+    def _began(self, file: StoreFile, parent: Any = None) -> None:
+        self.truth.begin(file.epoch, [event for event, _, _ in file.events], parent)
+        self.trace(f"the store is in epoch {file.epoch} at {file.ids[-1:]}")
+
+    def taken(self, epoch: str, number: int) -> None:
+        """A hub has taken an event in."""
+        self.truth.taken[epoch] = max(number, self.truth.taken.get(epoch, 0))
+
+    def settle_store(self) -> None:
+        """Programs publish again once the forwarder has seen that the store went back, or nothing was lost by it."""
+        life = self.truth.present
+        if not self.home.publishes and self.truth.taken.get(life.epoch, 0) <= (life.ids[-1] if life.ids else 0):
+            self.home.publishes = True
+
+    def check_cursors(self) -> None:
+        """No cursor on a disk is ahead of what a hub has taken."""
+        for home in (self.home, self.twin):
+            saved = home.cursor
+            if saved is not None and int(saved["event_id"]) > self.truth.taken.get(saved["epoch"], 0):
+                self.breach(f"the cursor of {home.name} is ahead of every hub: {saved}, {self.truth.taken}")
+
+    # The run.
+
+    def again(self, actor: Actor) -> None:
+        """Start an actor that has ended, after a while."""
+        self.loop.call_later(self.random.choice((0.01, 0.5, 3.0, 30.0)), actor.start)
+
+    async def play(self) -> None:
+        """The whole run. Raises Breach."""
+        for actor in self.actors:
+            self.loop.call_later(self.random.choice((0.0, 0.0, 2.0)), actor.start)
+        names, weights = list(FAULTS), list(FAULTS.values())
+        for _ in range(self.profile.steps):
+            await asyncio.sleep(self.random.expovariate(0.5))
+            fault = self.random.choices(names, weights)[0]
+            self.trace(fault.__name__)
+            self.befell.add(fault.__name__)
+            fault(self)
+            self.settle_store()
+            self.check_cursors()
+            self._check()
+        await self._converge()
+
+    def _check(self) -> None:
+        if self.breaches:
+            raise Breach("\n".join(self.breaches[:5]))
+
+    async def _converge(self) -> None:
+        self.trace("the faults end")
+        self.calm = True
+        self.network.weather = Weather()
+        self.twin.wanted = False
+        self.twin.crash()
+        for link in list(self.network.links.values()):
+            link.flow()
+        self.home.disk.full = self.home.disk.failing = False
+        for actor in self.actors:
+            if actor.process is not None:
+                self._wake(actor)
+            actor.start()
+        for app in self.apps:
+            app.slow = 0.0
+        await asyncio.sleep(5)
+        for _ in range(20):
+            self.settle_store()
+            if self.home.publishes:
+                break
+            await asyncio.sleep(120)
+        self.home.publishes = False
+        store = DiskStore(self.home.file)
+        open_questions: list[str] = []
+        for pause in (5, 25, 60, 60, 120, 300, 600, 1200, 3600):
+            for _ in range(2):
+                await self.home.publish(store, self.random)
+            await asyncio.sleep(pause)
+            self.check_cursors()
+            self._check()
+            open_questions = self._open_questions()
+            if not open_questions:
+                return
+        raise Breach("not converged:\n" + "\n".join(open_questions))
+
+    def _open_questions(self) -> list[str]:
+        found = [lack for app in self.apps if (lack := app.account.lacks())]
+        life, saved = self.truth.present, self.home.cursor
+        if saved is None or (saved["epoch"], saved["event_id"]) != (life.epoch, str(life.ids[-1])):
+            found.append(f"the cursor is {saved}, the store at {life.epoch} {life.ids[-1:]}")
+        hub = self.hub.hub
+        if hub is None or hub.budget.used or hub.budget.busy:
+            found.append("the hub still has something queued")
+        if self.profile.generous and (
+            gaps := [g for a in self.apps for g in a.account.gaps if g.reason != "hub_reset"]
+        ):
+            raise Breach(f"everything was kept, and still gaps were told: {gaps[:3]}")
+        return found
+
+    def _wake(self, actor: Actor, *, slept: bool = False) -> None:
+        process = actor.process
+        if process is not None and process.alive and process.frozen:
+            self.trace(f"{actor.name} goes on")
+            process.thaw(slept=slept)
+            self.network.woke(process)
+
+    def later(self, what: Callable[[], object]) -> None:
+        """Undo a fault after a while."""
+        self.loop.call_later(self.random.choice((0.05, 1.0, 8.0, 40.0)), what)
+
+    def anybody(self) -> Actor:
+        return self.random.choice([self.hub, self.hub, self.home, self.home, *self.apps])
+
+
+# The faults. Each is one thing that happens at one moment; what it begins, `later` or the end of the faults undoes.
+
+
+def nothing(world: World) -> None:
+    """Let them work."""
+
+
+def crash(world: World) -> None:
+    _crash(world, world.anybody())
+
+
+def crash_at_an_await(world: World) -> None:
+    actor = world.anybody()
+    if actor.process is not None and actor.up:
+        actor.process.after_steps(world.random.randint(1, 300), lambda: _crash(world, actor))
+
+
+def _crash(world: World, actor: Actor) -> None:
+    if actor.up and not world.calm:
+        actor.crash(silently=world.random.random() < 0.4)
+        world.again(actor)
+
+
+def drain(world: World) -> None:
+    if world.hub.up and world.hub.process is not None and not world.hub.process.frozen:
+        world.hub.process.spawn(world.hub.drain())
+
+
+def freeze(world: World) -> None:
+    actor = world.anybody()
+    if actor.process is not None and actor.up and not actor.process.frozen:
+        slept = world.random.random() < 0.5
+        world.trace(f"{actor.name} is frozen")
+        actor.process.freeze()
+        world.later(lambda: world._wake(actor, slept=slept))
+
+
+def cut(world: World) -> None:
+    if world.network.links:
+        link = world.random.choice(list(world.network.links.values()))
+        link.cut((world.random.random() < 0.7, world.random.random() < 0.7))
+
+
+def stall(world: World) -> None:
+    if world.network.links:
+        link = world.random.choice(list(world.network.links.values()))
+        world.trace(f"connection {link.number} stalls")
+        if world.random.random() < 0.5:
+            link.stall()
+        else:
+            world.random.choice((link.near, link.far)).out.stalled = True
+        world.later(link.flow)
+
+
+def weather(world: World) -> None:
+    rng = world.random
+    world.network.weather = Weather(
+        slowest=rng.choice((0.002, 0.05, 0.5, 4.0)),
+        pieces=rng.choice((0.0, 0.0, 0.3)),
+        refused=rng.choice((0.0, 0.0, 0.3, 0.9)),
+        hanging=rng.choice((0.0, 0.2)),
+        doubled=rng.choice((0.0, 0.2)),
+    )
+
+
+def disk_trouble(world: World) -> None:
+    machine = world.home.disk
+    machine.full = world.random.random() < 0.5
+    machine.failing = not machine.full
+
+    def repair() -> None:
+        machine.full = machine.failing = False
+
+    world.later(repair)
+
+
+def clock_step(world: World) -> None:
+    actor = world.anybody()
+    if actor.process is not None:
+        actor.process.clock_step += world.random.choice((-86_400, -3_600, -1, 0.5, 40, 7_200))
+
+
+def slow_app(world: World) -> None:
+    app = world.random.choice(world.apps)
+    app.slow = world.random.choice((0.0, 0.05, 1.0, 20.0))
+
+
+def twin(world: World) -> None:
+    """The same home runs twice, over one store."""
+    world.twin.wanted = not world.twin.wanted
+    if world.twin.wanted:
+        world.twin.start()
+    else:
+        world.twin.crash()
+
+
+def store_moves(world: World) -> None:
+    """The store is replaced, or put back from a backup. The home does not run meanwhile."""
+    if not world.profile.moves or world.moves >= 3:
+        return
+    if not world.backups or world.random.random() < 0.3:
+        world.backups.append((world.home.file.copy(), world.truth.present))
+        return
+    world.moves += 1
+    if world.random.random() < 0.5 and world.home.process is not None:
+        # What the home last sends arrives when another store has taken its place.
+        for link in world.network.of(world.home.process):
+            link.stall()
+            world.loop.call_later(world.random.choice((6, 20, 40)), link.flow)
+        world.loop.call_later(4, _move, world, True)
+    else:
+        _move(world, False)
+
+
+def _move(world: World, silently: bool) -> None:
+    if world.calm:
+        return
+    file = world.home.file
+    world.backups.append((file.copy(), world.truth.present))
+    world.twin.wanted = False
+    world.twin.crash()
+    world.home.crash(silently=silently)
+    parent = None
+    if world.random.random() < 0.5:
+        file.restore(StoreFile(world.home.disk, file.committed).copy())
+    else:
+        known = [one for one in world.backups if world.profile.outgrown or _earlier(world, *one[0])]
+        backup, parent = world.random.choice(known)
+        file.restore(backup)
+        world.home.publishes = world.profile.outgrown
+    file.wake()
+    world._began(file, parent)
+    world.loop.call_later(world.random.choice((0.01, 1.0)), world.home.start)
+
+
+def _earlier(world: World, epoch: str, ids: list[int], events: list[Any]) -> bool:
+    """Whether a backup is of the present life: one of another branch of its epoch is outgrown from the start."""
+    life = world.truth.present
+    return epoch == life.epoch and (not ids or life.data.get(ids[-1]) == events[-1][0].data)
+
+
+FAULTS: dict[Callable[[World], None], float] = {
+    nothing: 4,
+    crash: 4,
+    crash_at_an_await: 6,
+    drain: 1,
+    freeze: 3,
+    cut: 8,
+    stall: 4,
+    weather: 4,
+    disk_trouble: 2,
+    clock_step: 2,
+    slow_app: 3,
+    twin: 1,
+    store_moves: 8,
+}
+
+
+class Grounds:
+    """What all runs share: a folder with the hub's database, in which everybody is known."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.credentials = Credentials(folder / "hub.db")
+        server, token = self.credentials.add_server("Home")
+        tokens = [self.credentials.add_device(server.server_id, f"App {number}")[1] for number in range(6)]
+        Pairings(self.credentials)  # makes its key: no run may be the first to need one
+        self.names = [server.server_id, token, *tokens]
+
+    def close(self) -> None:
+        self.credentials.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: a digest of all that was traced, what was breached (None: nothing), the last lines."""
+
+    seed: int
+    digest: str
+    breach: str | None
+    lines: tuple[str, ...]
+    events: int
+    gaps: int
+    steps: int
+    befell: frozenset[str]
+
+    @property
+    def report(self) -> str:
+        lines = "\n  ".join(self.lines)
+        return f"{self.breach}\n\nthe end of seed {self.seed} (trace {self.digest}):\n  {lines}\n\n{replay(self.seed)}"
+
+
+def replay(seed: int) -> str:
+    """The command that plays a seed again."""
+    return f"python -m tests.simulation {seed}"
+
+
+class _Errors(logging.Handler):
+    """An error that our code logs is a breach: nothing here may surprise it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trouble = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self._world.breach(f"{record.name} logged: {record.getMessage()}{trouble}")
+
+
+Patch = Callable[[object, str, object], None]
+
+
+@contextmanager
+def _patched() -> Iterator[Patch]:
+    undo: list[tuple[object, str, object]] = []
+    missing = object()
+
+    def patch(target: object, name: str, value: object) -> None:
+        undo.append((target, name, getattr(target, name, missing)))
+        setattr(target, name, value)
+
+    try:
+        yield patch
+    finally:
+        for target, name, value in reversed(undo):
+            delattr(target, name) if value is missing else setattr(target, name, value)
+
+
+def run(
+    seed: int, grounds: Grounds, fault: Callable[[Patch], None] | None = None, profile: Profile | None = None
+) -> Outcome:
+    """Play one seed, with a bug planted or without."""
+    rng = Random(seed)
+    loop = SimLoop(rng)
+    asyncio.set_event_loop(None)
+    with _patched() as patch:
+        patch(random_module, "_urandom", Random(seed).randbytes)  # epochs, masks: all that `secrets` gives
+        patch(bridge_server.app, "REVOCATION_SECONDS", 30.0)
+        patch(websockets.asyncio.client, "get_proxy", lambda uri: None)  # whatever this machine's environment says
+        disk.install(patch)
+        if fault is not None:
+            fault(patch)
+        world: World | None = None
+        breach: str | None = None
+
+        async def play() -> None:
+            nonlocal world
+            world = World(seed, loop, grounds, profile or profile_of(seed))
+            _watch_hubs(world, patch)
+            errors = _Errors(world)
+            logger = logging.getLogger()
+            logger.addHandler(errors)
+            logging.disable(logging.WARNING)
+            try:
+                await world.play()
+            finally:
+                logging.disable(logging.NOTSET)
+                logger.removeHandler(errors)
+                for actor in world.actors:
+                    actor.crash()
+
+        try:
+            loop.run_until_complete(play())
+        except (Breach, Endless) as found:
+            breach = str(found)
+        finally:
+            loop.close()
+    assert world is not None
+    accounts = [app.account for app in world.apps]
+    return Outcome(
+        seed,
+        world.digest,
+        breach,
+        tuple(world.lines),
+        sum(account.events for account in accounts),
+        sum(len(account.gaps) for account in accounts),
+        loop.steps,
+        frozenset(world.befell),
+    )
+
+
+def _watch_hubs(world: World, patch: Patch) -> None:
+    from bridge_server.home import Home
+
+    append = Home.append
+
+    def watched(self: Home, raw: bytes, *args: Any) -> Any:
+        kept, number = append(self, raw, *args)
+        world.taken(self.epoch or "", number)
+        return kept, number
+
+    patch(Home, "append", watched)
