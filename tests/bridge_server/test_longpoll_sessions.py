@@ -332,7 +332,7 @@ async def test_a_client_that_vanishes_frees_everything(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_polled_is_counted_and_a_client_that_never_polls_is_cut(
-    scene: Scene, client: LongPollClient
+    scene: Scene, client: LongPollClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     await scene.joined(client)
     await scene.home.publish(1, text="x" * 1000)
@@ -341,6 +341,7 @@ async def test_what_is_not_polled_is_counted_and_a_client_that_never_polls_is_cu
         await scene.home.publish(1, text="x" * 900_000)
         assert scene.hub.budget.used <= 4 * 2**20
     assert (scene.hub.budget.used, scene.hub.budget.cuts) == (0, 1)
+    assert f"app {scene.device.device_id} of home {scene.device.server_id} reads too slowly" in caplog.text
     found = await client.ask("GET", headers=client.headers)
     assert (found["status"], found["messages"]) == (410, [])
 
