@@ -383,7 +383,7 @@ async def _close_connection(request: web.BaseRequest, response: web.StreamRespon
 
 async def _not_an_upgrade(request: web.Request) -> web.Response:
     hint = "this is a WebSocket endpoint: send GET with 'connection: upgrade' and 'upgrade: websocket' headers"
-    return _error(400, "bad_request", hint)
+    return web.json_response({"reason": "bad_request", "message": hint}, status=400)  # as `port.py` says it
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

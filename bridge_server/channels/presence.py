@@ -327,7 +327,9 @@ class Presence:
             place.quiet_until = now + self.window
             if diff := roster.take_diff():
                 self._topics.publish(_pubsub(topic), Message("presence_diff", diff))
-            newcomers, place.newcomers = place.newcomers[:NEWCOMERS], place.newcomers[NEWCOMERS:]
+            # Who has gone meanwhile takes nobody's turn.
+            there = [(socket, listener) for socket, listener in place.newcomers if listener in listener.topic.listeners]
+            newcomers, place.newcomers = there[:NEWCOMERS], there[NEWCOMERS:]
             state = Raw(roster.state())
             for socket, listener in newcomers:
                 socket.push("presence_state", state)

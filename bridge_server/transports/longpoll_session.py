@@ -11,6 +11,7 @@ cursor. No timer and no task belongs to a session: the port's tick ends windows 
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -40,6 +41,7 @@ class Session:
         "_readable",
         "_reading",
         "_size",
+        "_unsent",
         "ended",
         "id",
         "mount",
@@ -69,6 +71,7 @@ class Session:
         self._poll: asyncio.Future[bool] | None = None
         self._batch: list[bytes] = []
         self._size = 0
+        self._unsent = 0  # of the answer that is being written, when that was last looked at
         self._reading = True
         self._readable: asyncio.Future[None] | None = None
         self._lock: asyncio.Lock | None = None
@@ -132,6 +135,8 @@ class Session:
         if self._poll is not None:
             if now >= self._deadline and not self._batch:
                 self._end_poll()
+        elif self.writing is not None and (unsent := self.writing.get_write_buffer_size()) < self._unsent:
+            self._unsent, self._last_poll = unsent, now  # a slow client that is fetching its answer is no idle one
         elif now - self._last_poll >= self.mount.poll_window * PATIENCE:
             self.close(1001, "idle")
 
@@ -165,6 +170,16 @@ class Session:
         batch, self._batch = self._batch, []
         self._size = 0
         return b"".join(batch)
+
+    def answering(self, transport: asyncio.Transport) -> None:
+        """The batch that was taken is written to `transport` from now on."""
+        self.writing = transport
+        self._unsent = sys.maxsize
+
+    def answered(self) -> None:
+        """All of it was handed over, or the client is gone."""
+        self.writing = None
+        self._last_poll = self._port.clock.now()
 
     def _complete(self) -> None:
         if self._poll is not None and self._batch:

@@ -230,7 +230,8 @@ class Split(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Part of the head, perhaps with what follows it."""
-        self._head += data
+        # Line ends before a request mean nothing (RFC 9112 section 2.2), the end of a head least of all.
+        self._head = self._head + data if self._head else data.lstrip(b"\r\n")
         end = self._head.find(b"\r\n\r\n")
         if (end if end >= 0 else len(self._head)) > MAX_HEAD:
             self._answer(HttpRefusal(431, "bad_request", f"a request head is at most {MAX_HEAD} bytes"))
@@ -312,7 +313,7 @@ class Split(asyncio.Protocol):
 
 def _looks_like_http(data: bytes) -> bool:
     # A TLS hello or plain garbage never ends a head; aiohttp answers it with its own 400.
-    return data[:1].isalpha() or data[:1] in (b"\r", b"\n")
+    return not data or data[:1].isalpha()
 
 
 def _response(refusal: HttpRefusal, now: float) -> bytes:

@@ -137,6 +137,18 @@ async def test_a_head_that_is_not_finished_in_time_is_aborted(server: RecordedSe
         await alive(other)
 
 
+@pytest.mark.parametrize("before", [b"\r\n", b"\r\n\r\n", b"\n\r\n\r\n"])
+async def test_line_ends_before_a_head_are_no_head(server: RecordedServer, before: bytes) -> None:
+    async with RawSocket(server.port) as slow, RawSocket(server.port) as socket, connected(server) as other:
+        socket.send(before + head(SOCKET))
+        assert (await socket.response()).status == 101
+        slow.send(before + head(SOCKET)[:-2])
+        await slow.sent()
+        await alive(other)
+        server.hands.time += server.hub.config.handshake_timeout + 1
+        await slow.ended()
+
+
 # Messages.
 
 
