@@ -17,15 +17,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import chain, repeat
 from secrets import token_urlsafe
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from bridge_client import session_rules as rules
 from bridge_client.clock import Clock
 from bridge_client.runners import Checkpoint, Message, Request, Runner, RunnerError
+from bridge_client.running_request import (
+    APPROVAL_SECONDS,
+    MAX_APPROVALS,
+    Approval,
+    NotRunning,
+    RequestIdTaken,
+    Running,
+    TooManyRequests,
+)
 from bridge_client.session_rules import RequestRunning, SessionError
 from bridge_client.sessions import Sessions
 from bridge_client.store import EventStore, StoreClosed, StoreError
@@ -39,20 +48,10 @@ MAX_RUNNING: Final = 64
 CLEANUP_SECONDS: Final = 10.0
 """How long a cancelled runner may take to end. One that takes longer is left behind, and the log says so."""
 
-APPROVAL_SECONDS: Final = 3600.0
-"""How long a question waits for its answer; then it counts as denied."""
-
-MAX_APPROVALS: Final = 100
-"""Questions of one request that are open at the same time; further ones are denied at once."""
-
-MAX_DECIDED: Final = 1_000
-"""Answers of one request that are remembered, so that they may be given twice."""
-
 MAX_DETAIL_CHARS: Final = 2_000
 
 STOPPED: Final = "the home stopped during this request"
 
-_OURS: Final = frozenset({"request_started", "request_cancelled", "request_completed", "checkpoint"})
 _RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 log = logging.getLogger(__name__)
@@ -62,64 +61,6 @@ Notify = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 """Makes a notification of a session."""
 OnCheckpoint = Callable[[str, str, Sequence[Message]], object]
 """Gets session, request and messages of each checkpoint once it is durable (row A83)."""
-
-
-class NotRunning(SessionError):
-    """There is no such request under way in this session."""
-
-
-class NoSuchApproval(SessionError):
-    """The request has asked no such question."""
-
-
-class AlreadyDecided(SessionError):
-    """The question has got the other answer."""
-
-
-class TooManyRequests(SessionError):
-    """As many requests run as may."""
-
-
-class RequestIdTaken(SessionError):
-    """Another session has had a request of this id."""
-
-
-class Approval(Struct):
-    """A question to the person: may this tool call run?"""
-
-    approval_id: str
-    tool_call: Json
-
-
-class Running:
-    """One request under way."""
-
-    def __init__(self, session_id: str, request_id: str, stream: bool, stream_tools: bool) -> None:
-        self.session_id = session_id
-        self.request_id = request_id
-        self.stream = stream
-        self.stream_tools = stream_tools
-        self.stopped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when it was cancelled, with "cancelled", or with the home, with "stopped"."""
-        self.open: dict[str, tuple[Approval, asyncio.Future[bool]]] = {}
-        self.decided: dict[str, bool] = {}
-
-    @property
-    def approvals(self) -> list[Approval]:
-        """The questions that nobody has answered yet, the oldest first."""
-        return [approval for approval, _ in self.open.values()]
-
-    def stop(self, why: str) -> None:
-        """Once; a second time changes nothing."""
-        if not self.stopped.done():
-            self.stopped.set_result(why)
-
-    def wants(self, event: Mapping[str, Any]) -> bool:
-        """Whether this event of a runner is told to others (rows A42, A46, A64)."""
-        type = event.get("type")
-        if type == "partial" or type == "assistant_message":
-            return self.stream
-        return self.stream_tools if type == "tool_partial" else type not in _OURS
 
 
 class RequestExecution:
@@ -143,7 +84,7 @@ class RequestExecution:
         self._max_running = max_running
         self._running: dict[str, Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def recover(self) -> int:
         """End what was under way when the home stopped; how many requests that were. Raises StoreError."""
@@ -177,24 +118,19 @@ class RequestExecution:
         """
         if request_id is not None:
             rules.check_id(request_id, "request_id")
-            if await self._had(session_id, request_id):
-                return request_id
         running = Running(session_id, request_id or token_urlsafe(12), stream, stream_tools)
         # Whoever asked may go away meanwhile: what has begun goes on.
-        return await asyncio.shield(self._spawn(self._begin(running, message, runner)))
+        return await asyncio.shield(self._spawn(self._begin(running, message, runner, fresh=request_id is None)))
 
     async def _had(self, session_id: str, request_id: str) -> bool:
-        running = self._running.get(session_id)
-        if running is not None and running.request_id == request_id:
-            return True
         found = await self._store.list(request_id=request_id, limit=1)
         if found and msgspec.json.decode(found[0].data).get("session_id") != session_id:
             raise RequestIdTaken(f"another session has had a request {request_id!r}")
         return bool(found)
 
-    async def _begin(self, running: Running, message: Message, runner: Runner) -> str:
+    async def _begin(self, running: Running, message: Message, runner: Runner, *, fresh: bool) -> str:
         session_id, before = running.session_id, self._running.get(running.session_id)
-        if self._closed:
+        if self._closing.done():
             raise StoreClosed("the home is stopping")
         if before is not None:
             if before.request_id == running.request_id:
@@ -204,28 +140,26 @@ class RequestExecution:
             raise TooManyRequests(f"{self._max_running} requests run already; wait until one has ended")
         self._running[session_id] = running  # before it is told: who hears of it may cancel it
         try:
+            if not fresh and await self._had(session_id, running.request_id):
+                del self._running[session_id]
+                return running.request_id
             await self._sessions.begin(session_id, running.request_id, message, stream=running.stream)
         except BaseException:
-            del self._running[session_id]
+            self._running.pop(session_id, None)
             raise
         self._spawn(self._conduct(running, runner))
         return running.request_id
 
     def cancel(self, session_id: str, request_id: str) -> None:
         """Cancel it; `request_cancelled` tells when it has ended (row A44). Raises NotRunning."""
-        self._find(session_id, request_id).stop("cancelled")
+        running = self._find(session_id, request_id)
+        running.stop("cancelled")
+        if running.stopped.result() != "cancelled":
+            raise NotRunning(f"request {request_id} is ending already")
 
     def decide(self, session_id: str, request_id: str, approval_id: str, allow: bool) -> None:
         """Answer a question of a request. Raises NotRunning, NoSuchApproval, AlreadyDecided."""
-        running = self._find(session_id, request_id)
-        if approval_id in running.decided:
-            if running.decided[approval_id] != allow:
-                was = "allowed" if running.decided[approval_id] else "denied"
-                raise AlreadyDecided(f"{approval_id} was {was}")
-            return
-        if approval_id not in running.open:
-            raise NoSuchApproval(f"request {request_id} has not asked {approval_id[:40]!r}")
-        _settle(running, approval_id, allow)
+        self._find(session_id, request_id).decide(approval_id, allow)
 
     def _find(self, session_id: str, request_id: str) -> Running:
         running = self._running.get(session_id)
@@ -235,7 +169,8 @@ class RequestExecution:
 
     async def close(self) -> None:
         """Stop what runs; each request ends with an `error`. May be called again."""
-        self._closed = True
+        if not self._closing.done():
+            self._closing.set_result(None)
         for running in self._running.values():
             running.stop("stopped")
         while self._tasks:
@@ -245,12 +180,13 @@ class RequestExecution:
 
     async def _conduct(self, running: Running, runner: Runner) -> None:
         work = asyncio.create_task(self._work(running, runner))
-        await asyncio.wait({work, running.stopped}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {work, running.stopped}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
             await asyncio.wait({work}, timeout=CLEANUP_SECONDS)
         for approval_id in list(running.open):
-            _settle(running, approval_id, False)
+            running.settle(approval_id, False)
         about = {"session_id": running.session_id, "request_id": running.request_id}
         if not work.done():
             log.error("runner %s does not end request %s: it is left behind", runner.name, running.request_id)
@@ -262,18 +198,24 @@ class RequestExecution:
         elif why == "stopped":
             failure = _error(STOPPED)
         running.stop("over")  # what an abandoned runner still yields goes nowhere
-        await self._end(running, _last(about, failure))
+        await self._end(running, about, failure)
 
-    async def _end(self, running: Running, events: Sequence[Json]) -> None:
-        for pause in (*_RETRY_SECONDS, None):
+    async def _end(self, running: Running, about: Mapping[str, str], failure: Json | None) -> None:
+        for pause in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
             try:
-                await self._sessions.end(running.session_id, running.request_id, events)
+                await self._sessions.end(running.session_id, running.request_id, _last(about, failure))
                 break
+            except InvalidEvent as error:
+                failure = _error(f"the request failed, and what its runner reported can't be stored: {error}")
+                continue
             except (StoreError, SessionError) as error:
                 log.error("request %s could not be ended: %s", running.request_id, error)
-                if pause is None or self._closed or isinstance(error, StoreClosed | SessionError):
-                    break  # the session stays busy; the next start of the home ends it
-                await self._clock.sleep(pause)
+                if self._closing.done() or isinstance(error, StoreClosed | SessionError):
+                    break  # the next start of the home ends it
+            sleep = asyncio.ensure_future(self._clock.sleep(pause))
+            waits: set[asyncio.Future[None]] = {sleep, self._closing}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            sleep.cancel()
         del self._running[running.session_id]
 
     async def _work(self, running: Running, runner: Runner) -> None:
@@ -349,7 +291,7 @@ class _Context:
             async with asyncio.timeout(APPROVAL_SECONDS):
                 allowed = await answer
         except TimeoutError:
-            _settle(running, approval.approval_id, False)
+            running.settle(approval.approval_id, False)
             allowed = running.decided[approval.approval_id]
         finally:
             running.open.pop(approval.approval_id, None)
@@ -358,17 +300,6 @@ class _Context:
 
     async def notify(self, notification: Mapping[str, Any]) -> None:
         await self._execution.notify(self._running, notification)
-
-
-def _settle(running: Running, approval_id: str, allow: bool) -> None:
-    found = running.open.pop(approval_id, None)
-    if found is None:
-        return
-    while len(running.decided) >= MAX_DECIDED:
-        del running.decided[next(iter(running.decided))]
-    running.decided[approval_id] = allow
-    if not found[1].done():
-        found[1].set_result(allow)
 
 
 def _retrieve(task: "asyncio.Task[None]") -> None:
