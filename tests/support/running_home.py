@@ -19,7 +19,7 @@ from bridge_client.runners import Runner
 from bridge_client.sessions import Sessions
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_sessions import SqliteSessions
-from tests.support.running_api import TOKEN, ApiClient
+from tests.support.running_api import TOKEN, Answer, ApiClient
 
 
 class Home(ApiClient):
@@ -40,13 +40,17 @@ class Home(ApiClient):
 
     async def do(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
         """Ask, expect this status, read the answer."""
-        more = {} if body is None else {"json": body}
-        answer = await self.ask(path, method=method, **more)
+        answer = await self._ask(method, path, body)
         assert answer.status == status, answer.body
         return answer.json()
 
+    async def _ask(self, method: str, path: str, body: Any) -> Answer:
+        if body is None:
+            return await self.ask(path, method=method, headers={"Content-Type": "application/json"})
+        return await self.ask(path, method=method, json=body)
+
     async def refused(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        answer = await self.ask(path, method=method, **({} if body is None else {"json": body}))
+        answer = await self._ask(method, path, body)
         error = answer.json()["error"]
         assert error["message"]
         return answer.status, error["code"]
