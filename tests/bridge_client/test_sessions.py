@@ -1,4 +1,4 @@
-"""Sessions below HTTP: one transaction for a change and its events, two processes, old files, kill -9 (rows A90 to A96)."""
+"""Sessions below HTTP: changes and their events, two processes, old files, kill -9 (rows A90 to A96)."""
 
 import asyncio
 import json
@@ -162,5 +162,4 @@ async def test_A46_A94_a_crash_in_the_middle_of_a_request_leaves_a_session_that_
             assert behind[0]["message"]["content"] == "sec"
             assert {event["request_id"] for event in behind} == {request_id}
     async with running_home(tmp_path, ScriptedRunner(*reply("again"))) as home:
-        await home.send("once more")
-        await home.until("request_completed", request_id=(await home.until("request_started"))["request_id"])
+        await home.until("request_completed", request_id=await home.send("once more"))
