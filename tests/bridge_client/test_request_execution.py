@@ -117,6 +117,15 @@ async def test_A84_A85_A93_a_checkpoint_comes_behind_the_events_it_captures_and_
     assert await contents(home) == ["hello", "a", "3", "b"]
 
 
+async def test_A54_A69_messages_of_a_runner_may_have_any_role_and_content(home: Home) -> None:
+    odd = [Message(role="developer", content=None), Message(role="tool", content={"a": [1.5]}, metadata={"k": "v"})]
+    await run(home, Checkpoint(odd))
+    assert (await home.sessions.history("s"))[1][1:] == odd
+    events = await run(home, Checkpoint([said("x" * (1 << 20))]))
+    assert types(events) == ["request_started", "error", "request_completed"]
+    assert "1048576" in events[1]["detail"]
+
+
 async def test_A83_a_follower_in_the_process_sees_checkpoints_and_its_failure_hurts_nobody(tmp_path: Path) -> None:
     seen: list[Any] = []
 
