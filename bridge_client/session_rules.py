@@ -21,7 +21,7 @@ MAX_RUNNER_MESSAGE_BYTES: Final = 1 << 20
 MAX_METADATA_BYTES: Final = 256 << 10
 """The metadata of a session as JSON."""
 MAX_SHOWN_BYTES: Final = 256 << 10
-"""A larger history is left out of the `session` of an event."""
+"""A history that is larger, with the session's metadata, is left out of the `session` of an event."""
 
 ROLES: Final = ("user", "assistant", "system", "tool")
 """Row A105."""
@@ -144,7 +144,7 @@ def check_request(record: SessionRecord, request_id: str) -> None:
 def show(record: SessionRecord, messages: Sequence[bytes] | None) -> dict[str, Any]:
     """A session as events show it (row A102). None: the history is too large to be repeated; it has to be loaded."""
     shown = about(record)
-    if messages is None or sum(map(len, messages)) > MAX_SHOWN_BYTES:
+    if messages is None or sum(map(len, messages), len(_encode(record.metadata))) > MAX_SHOWN_BYTES:
         return {**shown, "messages_omitted": True}
     return {**shown, "messages": [msgspec.json.decode(message) for message in messages]}
 

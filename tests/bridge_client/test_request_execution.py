@@ -81,7 +81,7 @@ async def test_A42_A46_what_a_runner_yields_of_our_own_events_is_not_told_twice(
     ]  # fmt: skip
 
 
-async def test_A56_A80_A82_live_objects_reach_no_store(home: Home) -> None:
+async def test_A56_A80_A81_A82_live_objects_reach_no_store(home: Home) -> None:
     events = await run(home, {"type": "session_checkpoint", "session": object()}, {**final("x"), "session": object()})
     assert types(events) == ["request_started", "final", "request_completed"]
     assert "session" not in events[1]
@@ -96,7 +96,7 @@ async def test_A64_tool_partials_only_if_tools_are_streamed_and_partials_only_if
     assert events[0]["stream"] is False
 
 
-async def test_A84_A85_A93_a_checkpoint_comes_behind_the_events_it_captures_and_is_the_cursor(home: Home) -> None:
+async def test_A84_A85_A89_A92_A93_a_checkpoint_comes_behind_the_events_it_captures_and_is_the_cursor(home: Home) -> None:
     opened, wait = gate()
     results = {"type": "tool_results", "messages": [{"role": "tool", "content": "3", "metadata": {}}]}
     script = (*reply("a"), results, Checkpoint([Message(role="tool", content="3")]), wait, *reply("b"))
@@ -140,7 +140,7 @@ async def test_A83_a_follower_in_the_process_sees_checkpoints_and_its_failure_hu
     assert seen == [("s", ["a"]), ("s", ["b"])]
 
 
-async def test_A44_a_cancelled_request_says_so_and_ends_behind_its_runner(home: Home) -> None:
+async def test_A16_A44_a_cancelled_request_says_so_and_ends_behind_its_runner(home: Home) -> None:
     _, wait = gate()
     runner = ScriptedRunner(partial("half"), wait, *reply("never"))
     request_id = await home.requests.start("s", USER, runner=runner)

@@ -24,7 +24,7 @@ async def home(tmp_path: Path, runner: ScriptedRunner) -> AsyncIterator[Home]:
         yield home
 
 
-async def test_A100_A102_A103_create_tells_session_created(home: Home) -> None:
+async def test_A12_A86_A87_A88_A90_A100_A102_A103_create_tells_session_created(home: Home) -> None:
     answer = await home.create("garden", agent_id="gardener", metadata={"title": "Roses"})
     created, marker = await home.told()
     shown = answer["session"]
@@ -194,6 +194,61 @@ async def test_A40_A41_send_answers_at_once_and_the_request_is_read_from_the_cur
     assert [event["type"] for event in (await home.events(session_id="s"))["events"]] == ["request_completed"]
 
 
+TOOL = {"role": "tool", "content": "4" * 50, "metadata": {"tool_call_id": "c", "tool_name": "sum", "ms": 1.5}}
+SHOWN = {**TOOL, "metadata": {**TOOL["metadata"], "display": {"type": "text", "content": "4…"}}}
+REPLY = {"role": "assistant", "content": "é", "metadata": {"model": "m", "logprobs": [0.25]}}
+TOLD: list[dict[str, Any]] = [
+    {"type": "assistant_message", "phase": "start"},
+    {"type": "partial", "message": REPLY},
+    {"type": "assistant_message", "phase": "end"},
+    {"type": "final", "messages": [REPLY, {"role": "system", "content": "s", "metadata": {}}], "usage": {"n": 1}},
+    {
+        "type": "tool_calls",
+        "tool_calls": [{"id": "c", "function": {"name": "sum", "arguments": '{"a":1}'}, "x": [None]}],
+    },
+    {"type": "tool_calls", "tool_calls": [{"tool_call_id": "d", "function": {"name": "sum", "arguments": "{}"}}]},
+    {"type": "tool_partial", "tool_call_id": "c", "phase": "start", "payload": {"part": ""}},
+    {"type": "tool_partial", "tool_call_id": "c", "phase": "stream", "payload": {"part": {"n": 4}}},
+    {"type": "tool_partial", "tool_call_id": "c", "phase": "end", "payload": {"result": SHOWN}},
+    {"type": "tool_results", "messages": [TOOL, SHOWN]},
+    {"type": "a_type_of_tomorrow", "data": {"deep": [{"er": True}]}},
+]
+
+
+async def test_A10_to_A13_A50_to_A55_A60_to_A70_A72_what_a_runner_tells_is_read_as_it_was_told(
+    home: Home, runner: ScriptedRunner
+) -> None:
+    runner.script = tuple(TOLD)
+    await home.create()
+    request_id = await home.send("hi")
+    await home.until("request_completed")
+    events = (await home.events(request_id=request_id, compact="false"))["events"]
+    named = {"session_id": "s", "request_id": request_id}
+    for event in events:
+        del event["event_id"]
+    assert events[1:-1] == [{**event, **named} for event in TOLD]
+    folded = (await home.events(request_id=request_id))["events"]
+    assert [event["type"] for event in folded[1:-1]] == [
+        "assistant_message", "assistant_message", "final", "tool_calls", "tool_calls", "tool_results",
+        "a_type_of_tomorrow",
+    ]  # fmt: skip
+
+
+async def test_A35_A36_notifications_come_to_those_who_ask_for_their_session_or_for_none(home: Home) -> None:
+    await home.create()
+    place = (await home.events())["latest_event_id"]
+    note = {"type": "session_notification_created", "notification": {"id": "n", "title": "t"}}
+    await home.store.publish({"type": "application_notification_created", "notification": {"id": "a"}})
+    await home.sessions.update_metadata("s", lambda metadata: metadata.update(notifications=1) or [note])
+    everything = (await home.events(since_id=place))["events"]
+    assert [event["type"] for event in everything] == [
+        "application_notification_created", "session_notification_created", "checkpoint",
+    ]  # fmt: skip
+    of_session = (await home.events(session_id="s"))["events"]
+    assert of_session == everything[1:]
+    assert of_session[0]["notification"] == note["notification"]
+
+
 async def test_A44_cancel(home: Home, runner: ScriptedRunner) -> None:
     runner.script = gate()[1:]
     await home.create()
@@ -288,6 +343,13 @@ async def test_a_history_has_its_limits_and_its_events_stay_small(home: Home, mo
     await home.do("PATCH", "/sessions/s/messages/0", {"content": "short"})
     monkeypatch.setattr(session_rules, "MAX_SESSIONS", 1)
     assert await home.refused("POST", "/sessions", {}) == (409, "session_full")
+
+
+async def test_the_largest_message_in_the_largest_session_fits_into_an_event(home: Home) -> None:
+    await home.create(metadata={"m": "x" * ((256 << 10) - 10)})
+    await home.append("x" * ((256 << 10) - 60))
+    await home.do("PATCH", "/sessions/s/messages/0", {"content": "y" * ((256 << 10) - 60)})
+    assert [event["session"]["message_count"] for event in (await home.told())[2::2]] == [1, 1]
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path, runner: ScriptedRunner) -> None:
