@@ -3,6 +3,9 @@
     echo.py      says back what it is told, piece by piece: for trying out
     openai.py    any endpoint that streams chat completions as OpenAI does, with tools
     command.py   an agent's command line, or any program that prints JSON lines
+    telling.py   what these have in common: canonical drafts -> the events and messages of one request
+    tools.py     what a model may call through openai.py
+    process.py   what command.py runs
     the others   translators: a provider's stream -> drafts of canonical events (see `translation.py`)
 
 What a runner promises whoever runs it:

@@ -96,7 +96,9 @@ async def test_A64_tool_partials_only_if_tools_are_streamed_and_partials_only_if
     assert events[0]["stream"] is False
 
 
-async def test_A84_A85_A89_A92_A93_a_checkpoint_comes_behind_the_events_it_captures_and_is_the_cursor(home: Home) -> None:
+async def test_A84_A85_A89_A92_A93_a_checkpoint_comes_behind_the_events_it_captures_and_is_the_cursor(
+    home: Home,
+) -> None:
     opened, wait = gate()
     results = {"type": "tool_results", "messages": [{"role": "tool", "content": "3", "metadata": {}}]}
     script = (*reply("a"), results, Checkpoint([Message(role="tool", content="3")]), wait, *reply("b"))

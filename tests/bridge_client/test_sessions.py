@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import signal
 import sqlite3
 import sys
@@ -21,7 +22,7 @@ from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.errors import InvalidEvent
 from tests.support.home_commands import ROOT
 from tests.support.running_home import running_home
-from tests.support.scripted_runner import ScriptedRunner, reply
+from tests.support.scripted_runner import ScriptedRunner, apply, reply
 
 USER = Message(role="user", content="hello")
 
@@ -140,6 +141,56 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+BUSY = """
+import asyncio, sys
+from pathlib import Path
+from tests.support.running_home import running_home
+from tests.support.scripted_runner import ScriptedRunner, apply, reply
+
+async def main():
+    async with running_home(Path(sys.argv[1]), ScriptedRunner(*reply("a", "b"), *reply("c"))) as home:
+        while True:
+            request_id = await home.send("hi")
+            await home.until("request_completed", request_id=request_id)
+            while home.requests.running("s") is not None:
+                await asyncio.sleep(0.001)
+            await home.append("note", role="system")
+            await home.do("DELETE", "/sessions/s/messages", {"indices": [0]})
+
+asyncio.run(main())
+"""
+
+
+async def test_A94_wherever_a_home_is_killed_events_up_to_the_cursor_make_the_messages(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "home.db")
+    sessions = sessions_of(store)
+    await sessions.create(session_id="s")
+    dice = random.Random(94)
+    for _ in range(3):
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", BUSY, str(tmp_path), cwd=ROOT)
+        async with asyncio.timeout(60):
+            await store.wait((await store.head() or 0) + dice.randrange(5, 40))
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        page = await sessions.page("s")
+        history: list[Any] = []
+        for event in await told(store):
+            if int(event["event_id"]) <= page.record.cursor_event_id:
+                apply(history, event)
+        assert [json.loads(message) for message in page.messages] == history
+    async with running_home(tmp_path) as home:
+        events = await home.told()
+    requests = {event["request_id"]: [] for event in events if event["type"] == "request_started"}
+    for event in events:
+        if "request_id" in event:
+            requests[event["request_id"]].append(event["type"])
+    assert len(requests) >= 3
+    for types in requests.values():
+        assert (types[0], types[-1]) == ("request_started", "request_completed")
+        assert (types.count("request_started"), types.count("request_completed")) == (1, 1)
+    await store.close()
 
 
 async def test_A46_A94_a_crash_in_the_middle_of_a_request_leaves_a_session_that_loads(tmp_path: Path) -> None:

@@ -65,3 +65,17 @@ def gate() -> tuple[asyncio.Event, Callable[[Context], Awaitable[None]]]:
         await event.wait()
 
     return event, wait
+
+
+def apply(history: list[Any], event: Mapping[str, Any]) -> None:
+    """What an app makes of an event: the history behind it, for a runner whose checkpoints hold what it told."""
+    match event["type"]:
+        case "message_appended":
+            history.append(event["message"])
+        case "message_modified":
+            history[event["index"]]["content"] = event["content"]
+        case "messages_deleted":
+            for index in sorted(event["indices"], reverse=True):
+                del history[index]
+        case "final" | "tool_results":
+            history += event["messages"]

@@ -6,25 +6,11 @@ from typing import Any
 
 from bridge_client.runners import Checkpoint, Message
 from tests.support.running_home import Home, running_home
-from tests.support.scripted_runner import ScriptedRunner, partial, reply
+from tests.support.scripted_runner import ScriptedRunner, apply, partial, reply
 
 TOOL = Message(role="tool", content="42", metadata={"tool_call_id": "c"})
 RESULT = {"role": "tool", "content": "42", "metadata": {"tool_call_id": "c"}}
 ANSWER = (*reply("look", "ing"), {"type": "tool_results", "messages": [RESULT]}, Checkpoint([TOOL]), *reply("do", "ne"))
-
-
-def apply(history: list[Any], event: dict[str, Any]) -> None:
-    """What an app makes of an event."""
-    match event["type"]:
-        case "message_appended":
-            history.append(event["message"])
-        case "message_modified":
-            history[event["index"]]["content"] = event["content"]
-        case "messages_deleted":
-            for index in sorted(event["indices"], reverse=True):
-                del history[index]
-        case "final" | "tool_results":
-            history += event["messages"]
 
 
 async def snapshot(home: Home) -> tuple[list[Any], str]:
@@ -132,3 +118,31 @@ async def test_A95_within_a_phase_all_of_its_text_comes_behind_the_cursor(tmp_pa
         assert [event["message"]["content"] for event in await behind(home, cursor) if event["type"] == "partial"] == [
             "second"
         ]
+
+
+async def test_of_many_phones_that_send_at_once_one_is_answered_and_the_others_are_told(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def wait(context: Any) -> None:
+        await go.wait()
+
+    async with running_home(tmp_path, ScriptedRunner(wait, *reply("yes"))) as home, asyncio.timeout(60):
+        await home.create()
+        asked = [
+            home.ask("/sessions/s/send", method="POST", json={"content": f"phone {number}"}) for number in range(8)
+        ]
+        answers = await asyncio.gather(*asked)
+        assert sorted(answer.status for answer in answers) == [202] + [409] * 7
+        (accepted,) = [answer.json()["request_id"] for answer in answers if answer.status == 202]
+        assert {answer.json()["error"]["request_id"] for answer in answers if answer.status == 409} == {accepted}
+        cancels = [
+            home.ask(
+                f"/sessions/s/requests/{accepted}/cancel", method="POST", headers={"Content-Type": "application/json"}
+            )
+            for _ in range(4)
+        ]
+        assert {answer.status for answer in await asyncio.gather(*cancels)} <= {202, 404}
+        await home.until("request_completed")
+        types = [event["type"] for event in await home.told(accepted)]
+        assert types == ["request_started", "request_cancelled", "request_completed"]
+        assert len((await snapshot(home))[0]) == 1
