@@ -18,6 +18,7 @@ from bridge_client import keys, local_api, local_token, source_spec
 from bridge_client.api import address
 from bridge_client.api.events import Events
 from bridge_client.api.server import Api
+from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
@@ -27,14 +28,17 @@ from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
+from bridge_client.request_execution import RequestExecution
+from bridge_client.runners import Runner
+from bridge_client.sessions import Sessions
 from bridge_client.source_spec import SqliteSpec
 from bridge_client.sources import Source
 from bridge_client.sources.foreign_sqlite import ForeignSqlite
 from bridge_client.sources.http import HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
-from bridge_client.store import EventStore
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
 
 LONGEST_WAIT = 5.0
@@ -46,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def open_store(config: Config) -> AsyncIterator[EventStore]:
+async def open_store(config: Config) -> AsyncIterator[SqliteStore]:
     """The home's event store, closed at the end. Raises StoreError."""
     store = await SqliteStore.open(config.store_path)
     try:
@@ -97,7 +101,7 @@ class Opened(NamedTuple):
 
     source: Source
     peek: Peek
-    store: EventStore | None = None
+    store: SqliteStore | None = None
     """The home's own store, None when the source is somebody else's."""
     interval: float = 1.0
     """Seconds between two such looks."""
@@ -133,22 +137,27 @@ class CantListen(OSError):
 
 
 @asynccontextmanager
-async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusReport]:
+async def answering(config: Config, opened: Opened, runner: Runner | None = None) -> AsyncIterator[StatusReport]:
     """Answer programs on this machine as `config` says, from entry to exit; `url` of what it yields says where.
 
-    The address stands in `config.address_path` meanwhile. Raises CantListen, BadKeyFile.
+    The address stands in `config.address_path` meanwhile. `runner` answers what is sent to a session. Requests that a
+    home left behind end here; those under way at the exit are stopped. Raises CantListen, BadKeyFile, StoreError.
     """
     clock = SystemClock()
     lag = Lag(clock)
     report = StatusReport(opened.source, lag, clock, {"name": config.name, "source": source_name(config)})
     watching = asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))
+    routes, requests = [web.get("/status", report.get)], None
     try:
+        if (store := opened.store) is not None:
+            sessions = Sessions(SqliteSessions(store), clock)
+            requests = RequestExecution(sessions, store, clock)
+            await requests.recover()
+            routes.append(web.get("/events", Events(store, sessions.cursor).get))
+            routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
         if not config.api:
             yield report
             return
-        routes = [web.get("/status", report.get)]
-        if opened.store is not None:
-            routes.append(web.get("/events", Events(opened.store).get))
         # Another server to be bridged may well have the usual port; what forwards it needs none in particular.
         port = config.api_port if opened.store is not None else 0
         origins = [origin for text in config.api_origins if (origin := normal_origin(text))]
@@ -163,6 +172,8 @@ async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusRepor
             stack.callback(address.remove, config.address_path)
             yield report
     finally:
+        if requests is not None:
+            await requests.close()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 

@@ -11,18 +11,31 @@ from typing import Final
 
 from bridge_client.store import StoreError
 
-SCHEMA_VERSION: Final = 1
-"""`PRAGMA user_version` of the files this code writes."""
-
 BUSY_SECONDS: Final = 30.0
 """How long a transaction waits for other processes."""
 
-_SCHEMA: Final = (
-    "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, request_id TEXT, data BLOB NOT NULL)",
-    "CREATE INDEX events_of_session ON events (session_id, id) WHERE session_id IS NOT NULL",
-    "CREATE INDEX events_of_request ON events (request_id, id) WHERE request_id IS NOT NULL",
-    "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+_STEPS: Final = (
+    (
+        "CREATE TABLE events"
+        " (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, request_id TEXT, data BLOB NOT NULL)",
+        "CREATE INDEX events_of_session ON events (session_id, id) WHERE session_id IS NOT NULL",
+        "CREATE INDEX events_of_request ON events (request_id, id) WHERE request_id IS NOT NULL",
+        "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    ),
+    (
+        "CREATE TABLE sessions (session_id TEXT PRIMARY KEY, revision INTEGER NOT NULL,"
+        " cursor_event_id INTEGER NOT NULL, request_id TEXT, message_count INTEGER NOT NULL,"
+        " message_bytes INTEGER NOT NULL, about BLOB NOT NULL)",
+        "CREATE INDEX sessions_by_cursor ON sessions (cursor_event_id)",
+        "CREATE INDEX sessions_with_request ON sessions (request_id) WHERE request_id IS NOT NULL",
+        "CREATE TABLE session_messages (session_id TEXT NOT NULL, position INTEGER NOT NULL, data BLOB NOT NULL,"
+        " PRIMARY KEY (session_id, position)) WITHOUT ROWID",
+    ),
 )
+"""Step n makes a file of version n one of version n + 1. A step that has been released never changes."""
+
+SCHEMA_VERSION: Final = len(_STEPS)
+"""`PRAGMA user_version` of the files this code writes."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -45,10 +58,13 @@ def open_file(path: Path) -> sqlite3.Connection:
         connection.execute("ROLLBACK")
         _switch_to_wal(path, connection)
         connection.execute("BEGIN IMMEDIATE")
-        if _check_version(path, connection) == 0:
-            for statement in _SCHEMA:
+        version = _check_version(path, connection)
+        for step in _STEPS[version:]:
+            for statement in step:
                 connection.execute(statement)
+        if version == 0:
             connection.execute("INSERT INTO about VALUES ('epoch', ?)", (token_hex(16),))
+        if version < SCHEMA_VERSION:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     except sqlite3.Error as error:

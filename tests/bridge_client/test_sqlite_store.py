@@ -174,7 +174,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     await (await SqliteStore.open(path)).close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 99")
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"newer version.*upgrade"):
