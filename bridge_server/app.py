@@ -363,6 +363,7 @@ class Hub:
             Reading(
                 "bridge_cuts", "counter", "Peers cut because they read too slowly.", lambda: {"": self.budget.cuts}
             ),
+            *self.homes.backfills.readings(),
             Reading(
                 "bridge_refused_messages",
                 "counter",

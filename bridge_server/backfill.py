@@ -123,6 +123,8 @@ class Backfill:
             return None
         self._landed(fetch)
         self._fetches.pop(fetch.after)
+        if more := self._queues.pop(fetch.device, None):
+            self._queues[fetch.device] = more  # it had its turn
         if error is not None:
             self._refused(fetch, "unavailable")
             return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from bridge_server.history import Kept
+from bridge_server.metrics import Reading
 
 _OVERHEAD: Final = 250  # bytes an event costs beside its data, as in the live tier
 
@@ -112,6 +113,20 @@ class Shared:
         """Wait for a turn of the loop of one's own: between any two parts that apps are handed, live events pass."""
         async with self._turn:
             await asyncio.sleep(0)
+
+    def readings(self) -> tuple[Reading, ...]:
+        """What an operator can watch of it."""
+        return (
+            Reading("bridge_backfills", "counter", "Replays that read the home's store.", lambda: {"": self.started}),
+            Reading("bridge_backfill_pages", "counter", "Pages that homes were asked for.", lambda: {"": self.fetches}),
+            Reading(
+                "bridge_backfill_failures",
+                "counter",
+                "Replays that ended in a gap because a page was not to be had.",
+                lambda: dict(self.failures),
+                "reason",
+            ),
+        )
 
     def keep(self, owner: Owner, page: Page) -> None:
         self.forget(owner, page.after)

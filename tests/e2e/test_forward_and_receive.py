@@ -14,6 +14,7 @@ from bridge_client.cursor import CursorFile
 from bridge_client.dial import CredentialRefused, WebSocketDialler, Wire
 from bridge_client.forwarder import EventRefused, Forwarder, Limits, Replaced
 from bridge_client.link import JoinRejected, Link
+from bridge_client.sources import Source
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore
 from bridge_client.store.memory import MemoryStore
@@ -35,16 +36,24 @@ class World:
         device, self.app_token = hub.credentials.add_device(server.server_id, "a phone")
         self.device_id = device.device_id
         self.server_id = server.server_id
+        self.hub = hub
         self.url = hub.url
         self.folder = folder
 
     @asynccontextmanager
     async def forwarding(
-        self, store: EventStore, *, url: str = "", dial: Any = None, limits: Limits | None = None, instance: str = "one"
+        self,
+        store: EventStore,
+        *,
+        url: str = "",
+        dial: Any = None,
+        limits: Limits | None = None,
+        instance: str = "one",
+        source: Source | None = None,
     ) -> AsyncIterator["asyncio.Task[None]"]:
         cursor = CursorFile(self.folder / f"cursor-{instance}.json", interval=0.01)
         forwarder = Forwarder(
-            StoreSource(store),
+            source or StoreSource(store),
             cursor,
             Link(url or self.url, self.home_token, dial=dial, rng=NoWait()),
             server_id=self.server_id,
