@@ -94,6 +94,8 @@ class AppChannel(Channel):
         if request.stored and (cursor := self._cursors.get(self._device)) is not None:
             self._epoch, self._since = cursor
         home = self._home = self._homes.get(identity.server_id)
+        if self._since is not None and self._epoch is None:
+            self._epoch = home.epoch  # the current one is that of now, also when the verdict comes later
         self._listener = self.socket.listen(events_topic(identity.server_id), request.filter)
         home.watchers[self] = None
         self._verdict = self._judge()
