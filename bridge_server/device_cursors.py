@@ -93,9 +93,9 @@ class DeviceCursors:
 
     def _write(self, said: Mapping[str, Cursor]) -> None:
         assert self._database is not None
+        self._database.check_same()  # else a new file would be made in the place of one that was moved away
         if self._writer is None:
             self._writer = Database(self._database.path)
-        self._writer.check_same()
         with self._writer.writing() as connection:
             connection.executemany(
                 "INSERT INTO device_cursors (device_id, epoch, event_id) VALUES (?, ?, ?)"
