@@ -17,7 +17,8 @@ from msgspec import Raw, Struct
 from bridge_client.clock import Clock
 from bridge_client.link import Session, read_id, read_json
 from bridge_client.sources import Source, SourceEvent
-from bridge_client.sources.event_text import tombstone
+from bridge_client.tombstones import tombstone
+from protocol import envelope
 from protocol.client import NotJoined
 
 log = logging.getLogger(__name__)
@@ -136,4 +137,4 @@ class Backfill:
         if len(event.data) <= self._max_event_bytes:
             return event
         reason = f"the event has {len(event.data)} bytes, the hub takes {self._max_event_bytes}"
-        return event._replace(data=tombstone(event.event_id, reason))
+        return event._replace(data=tombstone(event.event_id, reason, envelope.read(event.data).session_id))
