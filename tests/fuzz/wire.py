@@ -19,6 +19,7 @@ from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub
@@ -413,9 +414,10 @@ def home_and_app(data: bytes) -> None:
     presence = Presence(topics, clock.now, grace=0, window=0)
     history = MemoryHistory(config.history_events, config.history_bytes, config.history_seconds)
     homes = Homes(history, clock.now, lambda home: show_home(home, presence, clock))
+    cursors = DeviceCursors()
     router = Router()
     router.add("server:*", lambda socket: ServerChannel(socket, topics, homes, config, clock))
-    router.add("app:*", lambda socket: AppChannel(socket, homes, presence, config, clock))
+    router.add("app:*", lambda socket: AppChannel(socket, homes, presence, config, clock, cursors))
     identities = (Server(1, SERVER_ID, "home"), Device(2, "d", SERVER_ID, "phone", frozenset({"view"})))
     shared: dict[str, Any] = {"hub": topics, "router": router, "budget": Budget(), "clock": clock, "channel_limit": 5}
     lines: dict[int, tuple[Memory, Peer]] = {}
