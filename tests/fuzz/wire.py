@@ -360,6 +360,10 @@ PEER_TOKENS = (
     ),
     *(
         b'"instance"',
+        b'"backfill"',
+        b'"backfill_page"',
+        b'"cursor"',
+        b'"floor"',
         b'"name"',
         b'"protocol"',
         b'"events"',
@@ -384,6 +388,15 @@ PEER_SEEDS = tuple(
             _said(0, 2, "session_event", '{"event":{"event_id":"1","type":"note","session_id":"s"},"prev_id":null}'),
             _said(0, 3, "session_events", '{"events":[{"event_id":"2","type":"partial"}],"prev_id":"1"}'),
             _said(1, 2, "phx_leave", "{}"),
+        ),
+        (
+            _said(0, 1, "phx_join", '{"epoch":"e","head_id":"9","backfill":true}'),
+            _said(0, 2, "session_event", '{"event":{"event_id":"9","type":"note"},"prev_id":"8"}'),
+            _said(1, 1, "phx_join", '{"cursor":"server","since_id":"2"}'),
+            _said(1, 2, "cursor", '{"event_id":"3","epoch":"e"}'),
+            _said(0, 3, "backfill_page", '{"id":"1","events":[{"event_id":"3","type":"x"}],"floor":null}'),
+            _said(0, 4, "backfill_page", '{"id":"2","events":[],"floor":"5"}'),
+            _said(0, 5, "backfill_page", '{"id":"3","error":"unavailable"}'),
         ),
         (
             _said(1, 1, "phx_join", '{"since_id":"7","types":["note"],"partials":"none"}'),
