@@ -46,6 +46,7 @@ class AppChannel(Channel):
         "_presence",
         "_reading",
         "_reset_told",
+        "_sent",
         "_since",
         "_unplaced",
         "_verdict",
@@ -80,6 +81,7 @@ class AppChannel(Channel):
         self._place: int | None = None
         self._reset_told = False
         self._reading = False  # from the home's store
+        self._sent = 0  # the last event of a replay that the app was shown, else its cursor
 
     def join(self, payload: Payload) -> Joined:
         """`{since_id?, epoch?, cursor?, session_id?, types?, partials?, presence?}` → verdict, place, and the home."""
@@ -283,6 +285,7 @@ class AppChannel(Channel):
             self.socket.spawn(self._catch_up(log, since, log.head))
 
     async def _catch_up(self, log: Log, since: int, to: int) -> None:
+        self._sent = since
         with Reader(self._home.backfill, self._device) as reader:
 
             async def fetch(place: int, to: int) -> tuple[Sequence[Kept], int] | None:
@@ -299,8 +302,9 @@ class AppChannel(Channel):
             else:
                 self.socket.fail("expired")
 
-    def _replayed(self, to: int, recovered: bool, last_sent: int) -> bool:
-        self._complete(to, RECOVERED if recovered else self._home.expired(last_sent))
+    def _replayed(self, to: int, recovered: bool, reached: int) -> bool:
+        # Not `reached`, which may lie behind events that a filter hid: the rejoin of this app will name `_sent`, too.
+        self._complete(to, RECOVERED if recovered else self._home.expired(min(reached, self._sent)))
         if not recovered:
             # The reply promised these events, or nothing yet: who reads no `replay_complete` must not miss it.
             self.socket.fail("expired")
@@ -309,12 +313,13 @@ class AppChannel(Channel):
     def _send(self, page: Sequence[Kept]) -> None:
         form, wants = self._listener.form, self._listener.filter.wants
         tail = form.codec.tail
+        shown = [event for event in page if wants(event.type, event.session_id)]
         frames = [
             form.wrap(Encoded(form.head + tail(form.topic, "session_event", b'{"event":%b}' % event.data)))
-            for event in page
-            if wants(event.type, event.session_id)
+            for event in shown
         ]
         if frames:
+            self._sent = shown[-1].event_id
             self.socket.send_events(self._listener, b"".join(frames))
 
     def _complete(self, to: int | None, verdict: Verdict) -> None:

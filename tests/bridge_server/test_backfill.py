@@ -340,6 +340,23 @@ async def test_a_home_that_leaves_in_the_middle_leaves_a_gap_behind_the_last_eve
 
 
 @virtual_time
+async def test_a_gap_begins_behind_the_last_event_the_app_was_shown() -> None:
+    """And not behind those that its filter hid: its rejoin is told the very same gap."""
+    store = Store()
+    app = store.bench.app()
+    wishes = {"since_id": "0", "epoch": "E", "types": ["final"]}
+    app.join(wishes)
+    await settle()
+    store.answer(events=[event(n, "final" if n == 5 else "partial") for n in range(1, 21)])
+    await settle()
+    store.wire.drop()
+    await asyncio.sleep(11)
+    assert order(app) == [5, "replay_complete", "phx_error"]
+    assert verdict(completions(app)[0]) == expired(5, 90)
+    assert verdict(app.join(wishes | {"since_id": "5"})) == expired(5, 90)
+
+
+@virtual_time
 async def test_a_takeover_in_the_middle_asks_the_new_link_and_forgets_the_old() -> None:
     store = Store()
     app = store.app(0)
