@@ -259,6 +259,9 @@ class AppClient:
                 return
             if joined.gap is not None and joined.gap.reason != "hub_reset":  # then the cursor may still be good
                 self._settle(joined.epoch, read_id(joined.head_id))
+        elif joined.recovered is None and self._place is not None:
+            # Events come only if they are of the epoch asked for; without one, of that which the hub names here.
+            self._settle(self._place.epoch or joined.epoch, self._place.event_id)
         elif joined.recovered:
             self._settle(joined.epoch, self._place.event_id if self._place is not None else read_id(joined.head_id))
         while True:

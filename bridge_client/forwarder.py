@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol
 import msgspec
 from msgspec import Struct
 
+from bridge_client.backfill import Backfill
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.cursor import DamagedCursor, SavedCursor
 from bridge_client.dial import Disconnected, Stopped
@@ -188,13 +189,14 @@ class Forwarder:
 
     async def _talk(self, session: Session) -> None:
         window = await self._join(session)
+        backfill = Backfill(self._source, session, self._topic, window.max_event_bytes, self._clock)
         epoch = self._source.epoch
         news: asyncio.Future[None] | None = None
         last_answer = self._clock.monotonic()
         try:
             while True:
                 for event in session.take():
-                    self._heed(window, event)
+                    self._heed(window, backfill, event)
                     last_answer = self._clock.monotonic()
                 if self._source.epoch != epoch:
                     self._acked = self._refused = self._suspects_to = None
@@ -207,7 +209,9 @@ class Forwarder:
                 elif self._clock.monotonic() - last_answer > ACK_TIMEOUT:
                     raise Disconnected(f"no acknowledgement for {ACK_TIMEOUT:.0f} s")
                 with suppress(NotJoined):  # the topic has just ended: why, is the next thing to take
-                    if await self._send(session, window) and (news is None or news.done()):
+                    all_sent = await self._send(session, window)
+                    backfill.answer_next(quiet=all_sent)
+                    if all_sent and (news is None or news.done()):
                         if news is not None:
                             news.result()
                         news = asyncio.ensure_future(self._source.wait(window.read_after))
@@ -217,6 +221,7 @@ class Forwarder:
             self._suspect(window, lost)
             raise
         finally:
+            await backfill.stop()
             if news is not None:
                 news.cancel()
                 await asyncio.gather(news, return_exceptions=True)
@@ -258,6 +263,7 @@ class Forwarder:
             "head_id": None if self._head is None else str(self._head),
             "name": self._name,
             "instance": self._instance,
+            "backfill": True,
         }
         return read_json(_JOINED, await session.join(self._topic, payload))
 
@@ -308,7 +314,7 @@ class Forwarder:
         ref = session.push(self._topic, name, b'{%b,"prev_id":%b}' % (events, prev_id))
         window.flies(ref, batch)
 
-    def _heed(self, window: Window, event: ClientEvent) -> None:
+    def _heed(self, window: Window, backfill: Backfill, event: ClientEvent) -> None:
         match event:
             case Replied(ref=ref) if ref not in window.in_flight:
                 return  # sent before the hub said where to go on
@@ -316,6 +322,8 @@ class Forwarder:
                 self._taken(window, window.in_flight[ref].last_id, read_id(read_json(_ANSWER, response).acked_id))
             case Replied(ref=ref, response=response):
                 self._not_taken(window, read_json(_ANSWER, response))
+            case Received(topic=self._topic, event="backfill", payload=payload):
+                backfill.asked(payload)
             case Received(topic=self._topic, event="replaced", payload=payload):
                 raise Replaced(read_json(_NOTICE, payload).instance)
             case ChannelErrored(payload=payload):

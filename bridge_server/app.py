@@ -11,13 +11,14 @@ from aiohttp import web
 from bridge_server import enrol
 from bridge_server.api import Api, error
 from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
-from bridge_server.channels import Router
+from bridge_server.channels import Router, Socket
 from bridge_server.channels.app import AppChannel, show_home
 from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.database import BadDatabase
+from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub as Topics
@@ -71,6 +72,7 @@ class Hub:
             self.clock.now,
             lambda home: show_home(home, self.presence, self.clock),
         )
+        self.device_cursors = DeviceCursors(self.credentials.database)
         self.budget = Budget()
         self.limits = Limits(self.config)
         self.port = 0
@@ -100,7 +102,7 @@ class Hub:
         on_loopback = config.host in loopback.LOOPBACK_NAMES
         hosts = loopback.expected_hosts(config.public_url) if on_loopback else None
         self.router.add("server:*", lambda socket: ServerChannel(socket, self.topics, self.homes, config, self.clock))
-        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, self.presence, config, self.clock))
+        self.router.add("app:*", lambda socket: self._app_channel(socket))
         mount = Mount(
             "/socket",
             self.router,
@@ -156,7 +158,8 @@ class Hub:
             self._enrolment.write_key(config.state_dir, self.port)
         self.metrics = Metrics(self._readings())
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._watch_revocations()), loop.create_task(self._expire())]
+        work = (self._watch_revocations(), self._expire(), self.device_cursors.run())
+        self._tasks = [loop.create_task(task) for task in work]
         log.info("listening on %s", self.url)
 
     async def __aexit__(
@@ -187,9 +190,13 @@ class Hub:
             await self._api.close()
         if self._enrolment is not None:
             self._enrolment.remove_key()
+        await self.device_cursors.close()
         if self._own_credentials:
             self.credentials.close()
         self._closed.set()
+
+    def _app_channel(self, socket: Socket) -> AppChannel:
+        return AppChannel(socket, self.homes, self.presence, self.config, self.clock, self.device_cursors)
 
     def _authenticate(self, headers: Pairs, subprotocols: Sequence[str], query: Pairs) -> Identity:
         token = credential(headers, subprotocols, query, allow_query=self.config.allow_query_credentials)
@@ -356,6 +363,7 @@ class Hub:
             Reading(
                 "bridge_cuts", "counter", "Peers cut because they read too slowly.", lambda: {"": self.budget.cuts}
             ),
+            *self.homes.backfills.readings(),
             Reading(
                 "bridge_refused_messages",
                 "counter",

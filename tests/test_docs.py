@@ -91,7 +91,7 @@ async def test_the_hub_answers_an_upgrade_as_wire_md_shows(scene: Scene, hub: Hu
 MESSAGES = (
     *("heartbeat", "phx_join", "phx_leave", "phx_reply", "phx_close", "phx_error"),
     *("session_event", "session_events", "replay_complete", "server_status", "replaced"),
-    *("presence_state", "presence_diff"),
+    *("presence_state", "presence_diff", "cursor", "backfill", "backfill_page"),
 )
 
 

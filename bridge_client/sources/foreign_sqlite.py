@@ -21,9 +21,10 @@ from bridge_client.clock import Clock, SystemClock
 from bridge_client.source_spec import SqliteSpec
 from bridge_client.sources import SourceEvent, SourceRefused
 from bridge_client.sources.absence import Absence, Unreadable
-from bridge_client.sources.event_text import place, tombstone
+from bridge_client.sources.event_text import place
 from bridge_client.sources.holes import PATIENCE, Holes
 from bridge_client.sources.own_epoch import Mark, OwnEpoch
+from bridge_client.tombstones import tombstone
 from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
 

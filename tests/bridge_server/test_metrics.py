@@ -20,6 +20,9 @@ NAMES = {
     "bridge_queued_bytes",
     "bridge_busy_peers",
     "bridge_cuts",
+    "bridge_backfills",
+    "bridge_backfill_pages",
+    "bridge_backfill_failures",
     "bridge_refused_messages",
     "bridge_refused_upgrades",
 }

@@ -165,6 +165,6 @@ async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothin
     nothing_lost(await all_events(store), *everybody)
     await store.close()
     assert not any(record.gaps for record in reading)
-    assert [bool(record.gaps) for record in back] == [True, True, False], "14 MB were sent: the live tier holds 8 MiB"
+    assert not any(record.gaps for record in back), "14 MB were sent, the live tier holds 8 MiB: the home had the rest"
     growth = peak.bytes - baseline
     assert growth < (SLOW * 4 + 8 + 24) * MIB, f"{growth / MIB:.0f} MiB"

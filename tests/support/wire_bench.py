@@ -18,6 +18,7 @@ from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Home, Homes
 from bridge_server.hub import Hub
@@ -260,7 +261,11 @@ class Bench:
         self.presence = Presence(self.hub, self.clock.now, grace=self.config.presence_grace)
         self.homes = Homes(history, self.clock.now, lambda home: show_home(home, self.presence, self.clock))
         self.router.add("server:*", lambda socket: ServerChannel(socket, self.hub, self.homes, self.config, self.clock))
-        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, self.presence, self.config, self.clock))
+        self.cursors = DeviceCursors()
+        self.router.add(
+            "app:*",
+            lambda socket: AppChannel(socket, self.homes, self.presence, self.config, self.clock, self.cursors),
+        )
 
     def home(self, server_id: str = SERVER_ID) -> HomeWire:
         """A new connection of a home."""
