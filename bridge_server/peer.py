@@ -15,8 +15,9 @@ from typing import Any
 from bridge_server.auth import Device, Identity, Server
 from bridge_server.channels import UNKNOWN_EVENT, Channel, Factory, Handled, Joined, Ok, Refuse, Reply, Router, Stop
 from bridge_server.clock import Clock
-from bridge_server.hub import EVERYTHING, Filter, Form, Hub, Listener
+from bridge_server.hub import Hub, Listener
 from bridge_server.limits import Admission
+from bridge_server.message import EVERYTHING, Filter, Form
 from bridge_server.outbox import Budget, Outbox
 from bridge_server.transports import Transport
 from protocol import frames, server
@@ -162,7 +163,7 @@ class _Membership:
     def flush_listeners(self) -> None:
         """Deliver what was published before: the next message of this channel comes after it."""
         for listener in self._listeners:
-            if listener.topic.pending:
+            if listener.topic.due:
                 self.peer.outbox.flush()
                 listener.topic.flush()
 

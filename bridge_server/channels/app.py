@@ -15,7 +15,9 @@ from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.history import Kept, Log
 from bridge_server.home import RECOVERED, Gap, Home, Homes, Verdict
-from bridge_server.hub import EVERYTHING, Filter, Listener
+from bridge_server.hub import Listener
+from bridge_server.merging import merged_page
+from bridge_server.message import EVERYTHING, Filter, event_payload
 from bridge_server.replay import replay
 from protocol import event_id
 from protocol.codec import Encoded
@@ -283,12 +285,14 @@ class AppChannel(Channel):
         return recovered
 
     def _send(self, page: Sequence[Kept]) -> None:
-        form, wants = self._listener.form, self._listener.filter.wants
+        form, filter = self._listener.form, self._listener.filter
         tail = form.codec.tail
+        wanted: Sequence[Kept] = [event for event in page if filter.wants(event.type, event.session_id)]
+        if filter.merged:
+            wanted = merged_page(wanted)
         frames = [
-            form.wrap(Encoded(form.head + tail(form.topic, "session_event", b'{"event":%b}' % event.data)))
-            for event in page
-            if wants(event.type, event.session_id)
+            form.wrap(Encoded(form.head + tail(form.topic, "session_event", event_payload(event.data))))
+            for event in wanted
         ]
         if frames:
             self.socket.send_events(self._listener, b"".join(frames))
@@ -312,10 +316,10 @@ def _text(number: int | None) -> str | None:
 
 
 def _filter(request: _Join) -> Filter:
-    if request.session_id is None and request.types is None and request.partials != "none":
+    if request.session_id is None and request.types is None and request.partials == "all":
         return EVERYTHING
     types = None if request.types is None else frozenset(request.types)
-    return Filter(request.session_id, types, request.partials != "none")
+    return Filter(request.session_id, types, request.partials != "none", request.partials == "merged")
 
 
 def show_home(home: Home, presence: Presence, clock: Clock) -> None:

@@ -35,8 +35,6 @@ MAX_FRAGMENTS: Final = 1024
 CLOSE_SECONDS: Final = 5.0
 """How long a peer may take to answer or take a goodbye before the connection is aborted."""
 
-WRITE_HIGH: Final = 64 * 1024
-
 _FAULTS: Final = frozenset({1002, 1003, 1007, 1009})
 
 _TEXT_HEAD, _BINARY_HEAD = 0x80 | Opcode.TEXT, 0x80 | Opcode.BINARY
@@ -87,6 +85,7 @@ class WebSocketDriver(asyncio.Protocol):
         window_bits: int | None,
         clock: Clock,
         on_gone: Callable[["WebSocketDriver"], None],
+        handover: int,
     ) -> None:
         # `window_bits` is None without permessage-deflate.
         self.peer: Peer | None = None
@@ -107,7 +106,7 @@ class WebSocketDriver(asyncio.Protocol):
         self._deflated = False
         self._reading = True
         self._rest = b""
-        transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
+        transport.set_write_buffer_limits(high=handover, low=handover // 4)
 
     def started(self, rest: bytes) -> None:
         """Answer the handshake, and take the frames that came with it."""
@@ -289,7 +288,7 @@ class WebSocketDriver(asyncio.Protocol):
                 self.peer.gone("idle")
             self.close(1001, "idle")
         elif self.peer is not None and self.peer.outbox.stuck(now):
-            self.peer.outbox.cut()
+            self.peer.outbox.cut("stuck")
         elif self._ping_interval and now - self._pinged >= self._ping_interval:
             self._ping(now)
 

@@ -5,7 +5,8 @@ import gc
 from typing import Any
 
 from bridge_server.channels import Channel, Joined, Ok, Reply, Socket
-from bridge_server.hub import EVERYTHING, Filter, Form, Group, Hub, Message
+from bridge_server.hub import Group, Hub
+from bridge_server.message import EVERYTHING, Filter, Form, Message
 from bridge_server.pubsub.memory import MemoryPubSub
 from protocol.codec import V1, V2
 from tests.support.virtual_time import settle, virtual_time
