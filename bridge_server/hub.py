@@ -188,6 +188,9 @@ class Group:
             self._timer.cancel()
 
     def _send(self, batch: list[Message]) -> int:
+        if not self.busy and len(batch) == 1:
+            self._write(batch)
+            return len(self.idle) + len(self.busy)
         for messages in _segments(batch, self._topic.hub.segment_bytes):
             late = tuple(self.busy)  # who becomes busy while this segment is written has had it
             if self.idle:

@@ -36,8 +36,8 @@ class Message:
         self.session_id = session_id
         self.size = len(payload) + 64
         self.binary = binary
-        self._tails: dict[tuple[Codec, str], bytes] = {}
-        self._frames: dict[Form, bytes] = {}
+        self._tails: dict[tuple[Codec, str], bytes] | None = None
+        self._frames: dict[Form, bytes] | None = None
 
     @classmethod
     def of_event(cls, event_id: int, data: bytes, type: str, session_id: str | None) -> "Message":
@@ -68,18 +68,25 @@ class Form(NamedTuple):
 
         Raises ValueError for a binary message and a serializer that has none.
         """
-        frame = message._frames.get(self)
+        frames = message._frames
+        if frames is None:
+            frames = message._frames = {}
+        frame = frames.get(self)
         if frame is None:
             frame = self.wrap(self._encode(message))
-            if len(message._frames) < _FORMS_CACHED:
-                message._frames[self] = frame
+            if len(frames) < _FORMS_CACHED:
+                frames[self] = frame
         return frame
 
     def _encode(self, message: Message) -> Encoded:
-        tail = message._tails.get((self.codec, self.topic))
+        tails = message._tails
+        if tails is None:
+            tails = message._tails = {}
+        key = (self.codec, self.topic)
+        tail = tails.get(key)
         if tail is None:
             shared = self.codec.broadcast if message.binary else self.codec.tail
-            tail = message._tails[self.codec, self.topic] = shared(self.topic, message.event, message.payload)
+            tail = tails[key] = shared(self.topic, message.event, message.payload)
         return Encoded(tail, True) if message.binary else Encoded(self.head + tail)
 
 

@@ -29,6 +29,8 @@ from protocol.topics import check_name
 
 log = logging.getLogger("bridge_server.peer")
 
+_ANSWERS = (Reply, Stop)
+
 MAX_WAITING = 1000
 """Messages that may wait behind a handler that is busy; one more and the channel crashes."""
 
@@ -191,7 +193,7 @@ class _Membership:
                 result = UNKNOWN_EVENT
             else:
                 result = self.handler.handle_in(event.event, event.payload, event.ref)
-            if result is None or isinstance(result, Reply | Stop):
+            if result is None or isinstance(result, _ANSWERS):
                 self._finish(event, result)
                 return
             if not inspect.isawaitable(result):
@@ -370,9 +372,12 @@ class Peer:
 
     def send(self) -> None:
         """Move what the protocol machine wants sent into the outbox."""
+        messages = self.connection.data_to_send()
+        if not messages:
+            return
         outbox = self.outbox
         wrap = outbox.transport.wrap
-        for channel, message in self.connection.data_to_send():
+        for channel, message in messages:
             if channel is not None and outbox.listeners and (member := self._members.get(channel)):
                 member.flush_listeners()
             outbox.put(channel, wrap(message))

@@ -37,6 +37,9 @@ CLOSE_SECONDS: Final = 5.0
 
 _FAULTS: Final = frozenset({1002, 1003, 1007, 1009})
 
+# Looked up once: every look-up of an enumeration's member costs a call.
+_TEXT, _BINARY = Opcode.TEXT, Opcode.BINARY
+
 _TEXT_HEAD, _BINARY_HEAD = 0x80 | Opcode.TEXT, 0x80 | Opcode.BINARY
 
 
@@ -156,7 +159,7 @@ class WebSocketDriver(asyncio.Protocol):
 
     def _take(self, peer: Peer, received: Frame) -> None:
         opcode = received.opcode
-        if opcode == Opcode.TEXT or opcode == Opcode.BINARY:
+        if opcode is _TEXT or opcode is _BINARY:
             self._deflated = isinstance(received, DeflatedFrame)
             if received.fin:
                 self._message(peer, bytes(received.data), opcode)
