@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.frozen import Frozen
 from benchmarks.home_to_app import CatchUp, Latency
 from benchmarks.servers import HUB, OTHERS
 from benchmarks.shapes import SHAPES, Row
@@ -31,6 +32,7 @@ class Findings(NamedTuple):
     latencies: Sequence[Latency]
     catch_ups: Sequence[CatchUp]
     storms: Sequence[Storm] = ()
+    frozen: Sequence[Frozen] = ()
 
     def of(self, shape: str, system: str) -> list[Row]:
         """The runs of one system at one shape."""
@@ -50,7 +52,9 @@ class Findings(NamedTuple):
     def wrong(self) -> int:
         """Deliveries lost, doubled or out of order, in all runs."""
         home = sum(one.wrong for one in self.latencies) + sum(one.wrong for one in self.catch_ups)
-        return home + sum(one.wrong for one in self.storms) + sum(row.result.wrong for row in self.rows)
+        return (
+            home + sum(one.wrong for one in (*self.storms, *self.frozen)) + sum(row.result.wrong for row in self.rows)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for another program."""
@@ -61,6 +65,7 @@ class Findings(NamedTuple):
             "latency": [one._asdict() for one in self.latencies],
             "catch_up": [one._asdict() for one in self.catch_ups],
             "storm": [one._asdict() for one in self.storms],
+            "frozen": [one._asdict() for one in self.frozen],
         }
 
 
@@ -99,7 +104,11 @@ def goals(found: Findings) -> list[Goal]:
         text = "10,000 apps dropped at once: all recovered ≤ 15 s, none refused, nothing asked of the home"
         measured = f"{seconds:.1f} s, {refused} refused, {noticed} messages to the home"
         listed.append(Goal(text, measured, seconds <= 15 and not refused and not noticed))
-    if found.rows or found.latencies or found.catch_ups or found.storms:
+    if found.frozen:
+        without, beside = (median(getattr(one, f"p99_{what}") for one in found.frozen) for what in ("without", "with"))
+        text = "one frozen app among 1,000: p99 of the others changes by < 10 %"
+        listed.append(Goal(text, f"{without:.1f} ms → {beside:.1f} ms", beside < 1.1 * without))
+    if any((found.rows, found.latencies, found.catch_ups, found.storms, found.frozen)):
         wrong = found.wrong()
         listed.append(Goal("every event once and in order, in every run", f"{wrong} wrong", wrong == 0))
     return listed
@@ -182,8 +191,8 @@ def write_docs(found: Findings, page: Path, picture: Path) -> None:
     goals when it left out anything that a goal is about.
     """
     text = page.read_text("utf-8")
-    whole = all(found.of(shape.key, "hub") for shape in SHAPES) and found.latencies
-    whole = whole and found.catch_ups and found.storms
+    ways = found.latencies, found.catch_ups, found.storms, found.frozen
+    whole = all(found.of(shape.key, "hub") for shape in SHAPES) and all(ways)
     ratios = all(found.of(key, system) for key in "ABCD" for system in TITLES)
     latency = all(found.of("C", system) for system in TITLES) and found.latencies
     parts = (

@@ -8,6 +8,9 @@ from protocol.events.compaction import PARTS
 
 _FORMS_CACHED: Final = 4
 
+_OVERHEAD: Final = 256
+"""Bytes a message that waits costs beside its payload: itself, and its place in a queue."""
+
 _EVENT_HEAD: Final = b'{"event":'
 
 
@@ -34,7 +37,7 @@ class Message:
         self.event_id = event_id
         self.type = type
         self.session_id = session_id
-        self.size = len(payload) + 64
+        self.size = len(payload) + _OVERHEAD
         self.binary = binary
         self._tails: dict[tuple[Codec, str], bytes] | None = None
         self._frames: dict[Form, bytes] | None = None
