@@ -53,7 +53,10 @@ class Findings(NamedTuple):
         """Deliveries lost, doubled or out of order, in all runs."""
         home = sum(one.wrong for one in self.latencies) + sum(one.wrong for one in self.catch_ups)
         return (
-            home + sum(one.wrong for one in (*self.storms, *self.frozen)) + sum(row.result.wrong for row in self.rows)
+            home
+            + sum(one.wrong for one in self.storms)
+            + sum(one.wrong for one in self.frozen)
+            + sum(row.result.wrong for row in self.rows)
         )
 
     def as_json(self) -> dict[str, Any]:
