@@ -21,6 +21,7 @@ from bridge_server.clock import Clock
 from bridge_server.peer import Peer
 from bridge_server.transports.deflate import DeflatedFrame, inflate, wrapper
 from bridge_server.transports.handshake import Mount
+from bridge_server.transports.shortcut import Shortcut
 from protocol.codec import Encoded
 from protocol.errors import ProtocolError
 
@@ -74,6 +75,7 @@ class WebSocketDriver(asyncio.Protocol):
         "_protocol",
         "_reading",
         "_rest",
+        "_shortcut",
         "_transport",
         "peer",
         "wrap",
@@ -97,6 +99,7 @@ class WebSocketDriver(asyncio.Protocol):
         self._transport = transport
         self._protocol = protocol
         self._limit = mount.max_frame_bytes
+        self._shortcut = Shortcut(mount.max_frame_bytes)
         self._idle_timeout = mount.idle_timeout
         self._ping_interval = mount.ping_interval
         self._clock = clock
@@ -143,17 +146,19 @@ class WebSocketDriver(asyncio.Protocol):
         self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        protocol = self._protocol
-        protocol.receive_data(data)
         peer = self.peer
         if peer is None:
             return
+        protocol = self._protocol
         peer.outbox.cork()
-        for received in protocol.events_received():
-            if self._deadline is not None:
-                break
-            if isinstance(received, Frame):
-                self._take(peer, received)
+        for opcode, piece in self._shortcut.cut(data):
+            if not opcode:
+                protocol.receive_data(piece)
+                for received in protocol.events_received():
+                    if self._deadline is None and isinstance(received, Frame):
+                        self._take(peer, received)
+            elif self._deadline is None and protocol.state is OPEN:
+                peer.receive(piece, binary=opcode == Opcode.BINARY)
         peer.outbox.uncork()
         self._pump()
 
