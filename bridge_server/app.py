@@ -161,7 +161,15 @@ class Hub:
         if self._enrolment is not None:
             self._enrolment.write_key(config.state_dir, self.port)
         self.metrics = Metrics(
-            readings(self._listener, self.homes, self.topics, self.budget, self.limits, self.longpoll.sessions)
+            readings(
+                self._listener.drivers,
+                self._listener.refusals,
+                self.homes,
+                self.topics,
+                self.budget,
+                self.limits,
+                self.longpoll.sessions,
+            )
         )
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._watch_revocations()), loop.create_task(self._expire())]

@@ -1,6 +1,7 @@
 """The hub's metrics by name: which object is asked for what."""
 
-from collections.abc import Sized
+from collections.abc import Collection, Mapping, Sized
+from typing import Protocol
 
 from bridge_server.auth import Device, Server
 from bridge_server.backlog import Level
@@ -9,18 +10,30 @@ from bridge_server.hub import Hub
 from bridge_server.limits import Limits
 from bridge_server.metrics import Reading
 from bridge_server.outbox import Budget
-from bridge_server.transports.port import Port
+from bridge_server.peer import Peer
+
+
+class Connection(Protocol):
+    """Whatever carries a peer."""
+
+    peer: Peer | None
 
 
 def readings(
-    port: Port, homes: Homes, topics: Hub, budget: Budget, limits: Limits, longpoll_sessions: Sized
+    connections: Collection[Connection],
+    refusals: Mapping[str, int],
+    homes: Homes,
+    topics: Hub,
+    budget: Budget,
+    limits: Limits,
+    longpoll_sessions: Sized,
 ) -> tuple[Reading, ...]:
     """Every metric of a hub."""
 
     def peers() -> dict[str, float]:
         kinds = {"server": 0.0, "device": 0.0, "other": 0.0}
-        for driver in port.drivers:
-            identity = driver.peer.identity if driver.peer is not None else None
+        for connection in connections:
+            identity = connection.peer.identity if connection.peer is not None else None
             kinds[
                 "server" if isinstance(identity, Server) else "device" if isinstance(identity, Device) else "other"
             ] += 1
@@ -83,7 +96,7 @@ def readings(
             "bridge_refused_upgrades",
             "counter",
             "Upgrade requests and long-poll sessions refused.",
-            lambda: dict(port.refusals),
+            lambda: dict(refusals),
             "reason",
         ),
     )
