@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from benchmarks.generator import Load, Result, play
 from benchmarks.servers import HUB, running
 
-LOAD: Final = Load(events=300, rate=50, warm_up=20, size=2000)
+LOAD: Final = Load(events=200, rate=20, warm_up=20, size=500)
 
 
 class Frozen(NamedTuple):
