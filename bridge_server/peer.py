@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from bridge_server.auth import Device, Identity, Server
+from bridge_server.auth import Identity, shown
 from bridge_server.channels import UNKNOWN_EVENT, Channel, Factory, Handled, Joined, Ok, Refuse, Reply, Router, Stop
 from bridge_server.clock import Clock
 from bridge_server.hub import Hub, Listener
@@ -225,12 +225,6 @@ class _Membership:
             self.close()
 
 
-def _shown(identity: Identity | None) -> str:
-    if isinstance(identity, Device):
-        return f"app {identity.device_id} of home {identity.server_id}"
-    return f"home {identity.server_id}" if isinstance(identity, Server) else "a peer"
-
-
 def _content(value: Any) -> Payload:
     return value if isinstance(value, Binary) else frames.raw(value)
 
@@ -401,5 +395,5 @@ class Peer:
                 member.end(reason)
 
     def _cut(self) -> None:
-        log.warning("%s reads too slowly and is cut", _shown(self.identity))
+        log.warning("%s reads too slowly and is cut", shown(self.identity))
         self.outbox.transport.close(1013, "slow")
