@@ -10,7 +10,8 @@ from aiohttp import web
 
 from bridge_server import enrol
 from bridge_server.api import Api, error
-from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
+from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, credential
+from bridge_server.backlog import Marks
 from bridge_server.channels import Router, Socket
 from bridge_server.channels.app import AppChannel, show_home
 from bridge_server.channels.presence import Presence
@@ -23,9 +24,10 @@ from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub as Topics
 from bridge_server.limits import Limits
-from bridge_server.metrics import Metrics, Reading
+from bridge_server.metrics import Metrics
 from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
+from bridge_server.readings import readings
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.longpoll import LongPolling
 from bridge_server.transports.port import GOODBYE_SECONDS, Port
@@ -65,7 +67,11 @@ class Hub:
         self.clock = clock or Clock()
         self.credentials = credentials or Credentials(self.config.database_path)
         self.router = Router()
-        self.topics = Topics(MemoryPubSub())
+        self.topics = Topics(
+            MemoryPubSub(),
+            segment_bytes=self.config.queue_handover_bytes,
+            merge_window=self.config.merge_window,
+        )
         self.presence = Presence(self.topics, self.clock.now, grace=self.config.presence_grace)
         self.homes = Homes(
             MemoryHistory(self.config.history_events, self.config.history_bytes, self.config.history_seconds),
@@ -73,7 +79,7 @@ class Hub:
             lambda home: show_home(home, self.presence, self.clock),
         )
         self.device_cursors = DeviceCursors(self.credentials.database)
-        self.budget = Budget()
+        self.budget = Budget(self.config.queue_total_bytes, Marks.of(self.config), self.clock.now)
         self.limits = Limits(self.config)
         self.port = 0
         self.url = ""
@@ -156,7 +162,17 @@ class Hub:
         self.url = f"http://{shown}:{self.port}"
         if self._enrolment is not None:
             self._enrolment.write_key(config.state_dir, self.port)
-        self.metrics = Metrics(self._readings())
+        self.metrics = Metrics(
+            readings(
+                self._listener.drivers,
+                self._listener.refusals,
+                self.homes,
+                self.topics,
+                self.budget,
+                self.limits,
+                self.longpoll.sessions,
+            )
+        )
         loop = asyncio.get_running_loop()
         work = (self._watch_revocations(), self._expire(), self.device_cursors.run())
         self._tasks = [loop.create_task(task) for task in work]
@@ -311,73 +327,6 @@ class Hub:
             except Refused as refusal:
                 return _error(403, refusal.reason, "metrics need an operator's credential")
         return web.Response(body=self.metrics.text(), headers={"Content-Type": Metrics.content_type})
-
-    def _readings(self) -> tuple[Reading, ...]:
-        listener = self._listener
-        assert listener is not None
-
-        def peers() -> dict[str, float]:
-            kinds = {"server": 0.0, "device": 0.0, "other": 0.0}
-            for driver in listener.drivers:
-                identity = driver.peer.identity if driver.peer is not None else None
-                kinds[
-                    "server" if isinstance(identity, Server) else "device" if isinstance(identity, Device) else "other"
-                ] += 1
-            return kinds
-
-        return (
-            Reading(
-                "bridge_connections", "gauge", "Open sockets and long-poll sessions, by who holds them.", peers, "peer"
-            ),
-            Reading(
-                "bridge_longpoll_sessions",
-                "gauge",
-                "Long-poll sessions, also counted as connections.",
-                lambda: {"": len(self.longpoll.sessions) if self.longpoll is not None else 0},
-            ),
-            Reading(
-                "bridge_homes_online",
-                "gauge",
-                "Homes connected now.",
-                lambda: {"": sum(home.online for home in self.homes)},
-            ),
-            Reading("bridge_events", "counter", "Events taken from homes.", lambda: {"": self.homes.events}),
-            Reading(
-                "bridge_deliveries",
-                "counter",
-                "Events handed to apps, replays not counted.",
-                lambda: {"": self.topics.deliveries},
-            ),
-            Reading(
-                "bridge_queued_bytes",
-                "gauge",
-                "Bytes that slow peers have not taken yet.",
-                lambda: {"": self.budget.used},
-            ),
-            Reading(
-                "bridge_busy_peers",
-                "gauge",
-                "Peers with something queued.",
-                lambda: {"": sum(outbox.queued > 0 for outbox in self.budget.busy)},
-            ),
-            Reading(
-                "bridge_cuts", "counter", "Peers cut because they read too slowly.", lambda: {"": self.budget.cuts}
-            ),
-            *self.homes.backfills.readings(),
-            Reading(
-                "bridge_refused_messages",
-                "counter",
-                "Messages refused because their sender is over its limit.",
-                lambda: {"": self.limits.messages_refused},
-            ),
-            Reading(
-                "bridge_refused_upgrades",
-                "counter",
-                "Upgrade requests and long-poll sessions refused.",
-                lambda: dict(listener.refusals),
-                "reason",
-            ),
-        )
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

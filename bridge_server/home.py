@@ -265,8 +265,9 @@ class Home:
 
     def advanced(self) -> None:
         """An event was appended and published: let the apps that waited for it go on."""
-        for watcher in tuple(self.waiting):
-            watcher.home_advanced()
+        if self.waiting:
+            for watcher in tuple(self.waiting):
+                watcher.home_advanced()
 
     # Apps.
 

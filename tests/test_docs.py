@@ -163,6 +163,8 @@ def shown_default(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int) and value >= 1 << 20:
         return f"{value >> 20} MiB"
+    if isinstance(value, int) and value >= 1 << 16 and value % 1024 == 0:
+        return f"{value >> 10} KiB"
     return f"{value:g}" if isinstance(value, float) and value < 1e6 else str(value)
 
 

@@ -15,6 +15,8 @@ from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history import Kept, Log
 from bridge_server.home import RECOVERED, Gap, Home, Homes, Verdict
 from bridge_server.hub import Listener
+from bridge_server.merging import merged_page
+from bridge_server.message import event_payload
 from bridge_server.replay import replay
 from protocol.codec import Encoded
 from protocol.event_id import Cursor
@@ -311,11 +313,13 @@ class AppChannel(Channel):
         return recovered
 
     def _send(self, page: Sequence[Kept]) -> None:
-        form, wants = self._listener.form, self._listener.filter.wants
+        form, filter = self._listener.form, self._listener.filter
         tail = form.codec.tail
-        shown = [event for event in page if wants(event.type, event.session_id)]
+        shown: Sequence[Kept] = [event for event in page if filter.wants(event.type, event.session_id)]
+        if filter.merged:
+            shown = merged_page(shown)
         frames = [
-            form.wrap(Encoded(form.head + tail(form.topic, "session_event", b'{"event":%b}' % event.data)))
+            form.wrap(Encoded(form.head + tail(form.topic, "session_event", event_payload(event.data))))
             for event in shown
         ]
         if frames:

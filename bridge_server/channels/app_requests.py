@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
 from bridge_server.channels import Refuse, Reply, bad_join
-from bridge_server.hub import EVERYTHING, Filter
+from bridge_server.message import EVERYTHING, Filter
 from protocol import event_id
 from protocol.errors import BadEventId
 from protocol.frames import Binary, Payload
@@ -87,7 +87,7 @@ def read_cursor(payload: Payload) -> Place | Reply:
 
 
 def _filter(request: _Join) -> Filter:
-    if request.session_id is None and request.types is None and request.partials != "none":
+    if request.session_id is None and request.types is None and request.partials == "all":
         return EVERYTHING
     types = None if request.types is None else frozenset(request.types)
-    return Filter(request.session_id, types, request.partials != "none")
+    return Filter(request.session_id, types, request.partials != "none", request.partials == "merged")

@@ -27,7 +27,8 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from bridge_server.channels import Socket
-from bridge_server.hub import Hub, Listener, Message
+from bridge_server.hub import Hub, Listener
+from bridge_server.message import Message
 
 WINDOW_SECONDS: Final = 1.0
 """Changes of one topic are told at most this often; the first after a quiet time at once."""

@@ -14,7 +14,8 @@ from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.history import Kept
 from bridge_server.home import Home, Homes, Refused
-from bridge_server.hub import Hub, Message
+from bridge_server.hub import Hub
+from bridge_server.message import Message
 from protocol import event_id
 from protocol.errors import BadEventId
 from protocol.frames import Binary, Payload
@@ -201,8 +202,7 @@ class ServerChannel(Channel):
         return self._refused("bad_push", message=wrong)
 
     def _publish(self, kept: Kept) -> None:
-        payload = b'{"event":%b}' % kept.data
-        message = Message("session_event", payload, event_id=kept.event_id, type=kept.type, session_id=kept.session_id)
+        message = Message.of_event(kept.event_id, kept.data, kept.type, kept.session_id)
         self._hub.publish(self._events_topic, message)
         self._homes.events += 1
         self._home.advanced()

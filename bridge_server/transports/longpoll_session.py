@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from bridge_server.outbox import HANDOVER
 from bridge_server.peer import Peer
 from bridge_server.transports import longpoll_wire as wire
 from bridge_server.transports.handshake import Mount
@@ -84,14 +83,14 @@ class Session:
     # What the peer and the port say.
 
     def write(self, data: bytes) -> None:
-        """See the contract. What is written in one turn leaves in one batch, of about HANDOVER bytes at most."""
+        """See the contract. What is written in one turn leaves in one batch, of about one handover at most."""
         if self.ended is not None:
             return
         if not self._batch:
             asyncio.get_running_loop().call_soon(self._complete)
         self._batch.append(data)
         self._size += len(data)
-        if self._size >= HANDOVER:
+        if self._size >= self._port.budget.marks.handover_bytes:
             self._fill()
 
     def unsent(self) -> int:

@@ -305,7 +305,8 @@ class Split(asyncio.Protocol):
         # The protocol holds on to the request while it lives: 2 KB that nobody reads again, and the credential.
         request.headers.clear()
         request.path = ""
-        driver = WebSocketDriver(transport, protocol, mount, window_bits, port.clock, port.drivers.discard)
+        handover = port.budget.marks.handover_bytes
+        driver = WebSocketDriver(transport, protocol, mount, window_bits, port.clock, port.drivers.discard, handover)
         driver.peer = port.connected(driver, accepted)
         port.splits.discard(self)
         port.strangers.drop(transport)

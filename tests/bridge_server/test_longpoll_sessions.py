@@ -340,7 +340,7 @@ async def test_what_is_not_polled_is_counted_and_a_client_that_never_polls_is_cu
     while scene.longpoll.sessions:
         await scene.home.publish(1, text="x" * 900_000)
         assert scene.hub.budget.used <= 4 * 2**20
-    assert (scene.hub.budget.used, scene.hub.budget.cuts) == (0, 1)
+    assert (scene.hub.budget.used, scene.hub.budget.cuts["queue"]) == (0, 1)
     assert f"app {scene.device.device_id} of home {scene.device.server_id} reads too slowly" in caplog.text
     found = await client.ask("GET", headers=client.headers)
     assert (found["status"], found["messages"]) == (410, [])

@@ -450,7 +450,7 @@ async def test_a_peer_that_pings_and_never_reads_is_cut_and_holds_nobody_up(
             await alive(other)
         assert _held(server) <= held, "after the goodbye nothing is added to what the peer does not read"
         assert most <= 2 * URGENT_BYTES
-        assert server.hub.budget.cuts == 1
+        assert server.hub.budget.cuts["answers"] == 1
         assert server.hub.budget.used == 0
         server.hands.time += CLOSE_SECONDS
         while await open_connections(server) != 1:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bridge_server.auth import Device, Identity, Server
+from bridge_server.backlog import Marks
 from bridge_server.channels import Router
 from bridge_server.channels.app import AppChannel, show_home
 from bridge_server.channels.presence import Presence
@@ -254,8 +255,8 @@ class Bench:
         loop = asyncio.get_running_loop()
         self.clock = Clock(loop.time, lambda: 1_800_000_000.0 + loop.time())
         self.config = Config(**settings)
-        self.hub = Hub(MemoryPubSub())
-        self.budget = Budget()
+        self.hub = Hub(MemoryPubSub(), merge_window=self.config.merge_window)
+        self.budget = Budget(self.config.queue_total_bytes, Marks.of(self.config), self.clock.now)
         self.router = Router()
         history = MemoryHistory(self.config.history_events, self.config.history_bytes, self.config.history_seconds)
         self.presence = Presence(self.hub, self.clock.now, grace=self.config.presence_grace)
