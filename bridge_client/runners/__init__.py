@@ -5,6 +5,7 @@
     command.py   an agent's command line, or any program that prints JSON lines
     telling.py   what these have in common: canonical drafts -> the events and messages of one request
     tools.py     what a model may call through openai.py
+    process.py   what command.py runs
     the others   translators: a provider's stream -> drafts of canonical events (see `translation.py`)
 
 What a runner promises whoever runs it:
@@ -16,15 +17,15 @@ What a runner promises whoever runs it:
   the one before, in their order, so that what others appended or changed meanwhile stays.
 - `partial` and `assistant_message` only if the request says `stream`, `tool_partial` only if it says `stream_tools`
   (row A64). The contents of partials add up to that of the `final` behind them.
-- It is cancelled by cancelling the task that iterates. Then it ends what it began (its process group, its HTTP stream)
-  before CancelledError goes on. What was said and not yet captured by a
+- It is cancelled by cancelling the task that iterates, or by closing the iterator (`aclose`). Then it ends what it
+  began (its process group, its HTTP stream) before CancelledError goes on. What was said and not yet captured by a
   checkpoint is then in the store, and not in the session.
 - It fails by RunnerError, and by nothing else that it could foresee; the events before it stand.
 - One runner serves many requests at the same time and keeps nothing between them: what it has to know of a session
   the next time, it leaves in the metadata of the messages it makes.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -96,7 +97,7 @@ class Runner(Protocol):
 
     name: str
 
-    def run(self, request: Request, context: Context) -> AsyncIterator[Mapping[str, Any] | Checkpoint]:
+    def run(self, request: Request, context: Context) -> AsyncGenerator[Mapping[str, Any] | Checkpoint, None]:
         """Answer the last message of the request. Raises RunnerError while iterated."""
 
 

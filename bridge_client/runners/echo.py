@@ -1,6 +1,6 @@
 """Says back what it is told, in pieces, as a model would: for trying out a home without a provider or a key."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 from bridge_client.clock import Clock, SystemClock
@@ -27,7 +27,7 @@ class EchoRunner:
         self._clock = clock or SystemClock()
         self._on_event = on_event
 
-    async def run(self, request: Request, context: Context) -> AsyncIterator[Mapping[str, Any] | Checkpoint]:
+    async def run(self, request: Request, context: Context) -> AsyncGenerator[Mapping[str, Any] | Checkpoint, None]:
         """Never fails."""
         telling = Telling(request, "unknown", on_event=self._on_event, clock=self._clock)
         text = text_of(request.messages[-1].content) if request.messages else ""
