@@ -1,0 +1,166 @@
+"""A program that answers: started in a process group of its own, told something, read line by line, and ended whole.
+
+    async with started(["claude", "-p"], b"hello", limits) as program:
+        async for line in program.lines():
+            ...
+        code = await program.exit_code()
+
+However the block is left before the program has ended by itself, its process group is ended: first by SIGTERM, then,
+`Limits.grace` seconds later, by SIGKILL. A program that has ended leaves behind what it wants to.
+"""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bridge_client.lines import Line, Lines
+
+MAX_LINE: Final = 8 << 20
+"""Bytes of one line of output; of a longer one only its length is known."""
+
+MAX_STDERR: Final = 64 << 10
+"""Bytes of diagnostics that are kept: the last ones, which say why it ended."""
+
+_CHUNK: Final = 64 << 10
+_LOOK: Final = 0.5  # seconds of silence before looking whether the program is still there
+_REAP: Final = 1.0
+
+
+class Limits(NamedTuple):
+    """Times in seconds."""
+
+    total: float = 3_600.0
+    """A program that has not ended by then took too long."""
+    silence: float = 900.0
+    """So long it may print nothing."""
+    grace: float = 5.0
+    """Between asking it to end and killing it."""
+
+
+class TookTooLong(Exception):
+    """The program ran, or was silent, for longer than it may; the text says which."""
+
+
+class Program:
+    """One running program. `lines` until it ends, then `exit_code`."""
+
+    def __init__(self, process: Process, limits: Limits) -> None:
+        self._process = process
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + limits.total
+        self._stderr = bytearray()
+        self.stderr_cut = False
+        """Whether the start of its diagnostics was dropped."""
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it has said on standard error."""
+        return self._stderr.decode("utf-8", "replace")
+
+    async def lines(self) -> AsyncIterator[Line]:
+        """The lines of standard output, as they come. Raises TookTooLong."""
+        assert self._process.stdout is not None
+        lines = Lines(MAX_LINE)
+        heard = self._loop.time()
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK):
+                    chunk = await self._process.stdout.read(_CHUNK)
+            except TimeoutError:
+                # Another process may hold the pipe open when the program itself is long gone.
+                if self._process.returncode is not None:
+                    break
+                self._check(heard)
+                continue
+            if not chunk:
+                break
+            heard = self._loop.time()
+            for line in lines.feed(chunk):
+                yield line
+            self._check(heard)
+        for line in lines.end():
+            yield line
+
+    async def exit_code(self) -> int:
+        """How it ended, as a shell would say it: 128 and the number of the signal that ended it. Raises TookTooLong."""
+        closed = self._loop.time()
+        while self._process.returncode is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._process.wait()
+            if self._process.returncode is None:
+                self._check(closed)
+        code = self._process.returncode
+        return 128 - code if code < 0 else code
+
+    def _check(self, heard: float) -> None:
+        now = self._loop.time()
+        if now > self._deadline:
+            raise TookTooLong(f"it ran for more than {self._limits.total:g} s")
+        if now > heard + self._limits.silence:
+            raise TookTooLong(f"it printed nothing for {self._limits.silence:g} s")
+
+    async def write(self, text: bytes) -> None:
+        """Give it its standard input, and close that."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):  # it may have no use for it
+            self._process.stdin.write(text)
+            await self._process.stdin.drain()
+        self._process.stdin.close()
+
+    async def keep_stderr(self) -> None:
+        """Read standard error until it is closed."""
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(_CHUNK):
+            self._stderr += chunk
+            if len(self._stderr) > MAX_STDERR:
+                self.stderr_cut = True
+                del self._stderr[:-MAX_STDERR]
+
+    async def end(self) -> None:
+        """End its process group, unless the program has ended."""
+        if self._process.returncode is not None:
+            return
+        self._signal(signal.SIGTERM)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.grace):
+                    await self._process.wait()
+        finally:
+            self._signal(signal.SIGKILL)  # also what outlived the program, or a second cancellation
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REAP):
+                await self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+@asynccontextmanager
+async def started(
+    command: Sequence[str], text: bytes, limits: Limits, cwd: Path | None = None
+) -> AsyncIterator[Program]:
+    """Start `command` and give it `text` as its standard input. Raises OSError, ValueError if it can't start."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=cwd, start_new_session=True
+    )
+    program = Program(process, limits)
+    writing = asyncio.create_task(program.write(text))
+    listening = asyncio.create_task(program.keep_stderr())
+    try:
+        yield program
+        await asyncio.wait([listening], timeout=_LOOK)  # what it said last
+    finally:
+        try:
+            await program.end()
+        finally:
+            writing.cancel()
+            listening.cancel()
+            await asyncio.gather(writing, listening, return_exceptions=True)
