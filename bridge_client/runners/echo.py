@@ -29,9 +29,9 @@ class EchoRunner:
 
     async def run(self, request: Request, context: Context) -> AsyncGenerator[Mapping[str, Any] | Checkpoint, None]:
         """Never fails."""
-        telling = Telling(request, "unknown", on_event=self._on_event, clock=self._clock)
+        telling = Telling(request, self.name, on_event=self._on_event, clock=self._clock)
         text = text_of(request.messages[-1].content) if request.messages else ""
-        turn = Turn("unknown")
+        turn = Turn(self.name)
         for piece in pieces(text or "(nothing was said)"):
             turn.say(piece)
             for told in telling.tell(turn.drain()):

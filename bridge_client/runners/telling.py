@@ -39,6 +39,11 @@ class Telling:
         self._failure: Draft | None = None
         self._ended = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether the provider has reported a failure after which nothing has ended well."""
+        return self._failure is not None
+
     def tell(self, drafts: Iterable[Draft]) -> Iterator[Json | Checkpoint]:
         """What these drafts are to those who watch, in order; a Checkpoint after each result of a tool."""
         for draft in drafts:
