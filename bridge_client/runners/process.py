@@ -12,7 +12,7 @@ However the block is left before the program has ended by itself, its process gr
 import asyncio
 import os
 import signal
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -148,10 +148,17 @@ async def started(
     command: Sequence[str], text: bytes, limits: Limits, cwd: Path | None = None
 ) -> AsyncIterator[Program]:
     """Start `command` and give it `text` as its standard input. Raises OSError, ValueError if it can't start."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=cwd, start_new_session=True
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(
+        lambda: SubprocessStreamProtocol(_CHUNK, loop),
+        *command,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        cwd=cwd,
+        start_new_session=True,
     )
-    program = Program(process, limits)
+    program = Program(Process(transport, protocol, loop), limits)
     writing = asyncio.create_task(program.write(text))
     listening = asyncio.create_task(program.keep_stderr())
     try:
@@ -164,3 +171,4 @@ async def started(
             writing.cancel()
             listening.cancel()
             await asyncio.gather(writing, listening, return_exceptions=True)
+            transport.close()  # pipes that another process may hold open
