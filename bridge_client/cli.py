@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from bridge_client import app, cli_home, cli_pairing, ingest, logs, render
+from bridge_client import app, cli_exec, cli_home, cli_pairing, ingest, logs, render
 from bridge_client.alone import HomeRuns
 from bridge_client.app_client import Event, Item
 from bridge_client.cli_parts import (
@@ -53,6 +53,7 @@ def cli() -> None:
     On the machine of the hub, nothing is to be configured:
         bridge-client serve                      # enrols itself, then forwards
         bridge-client ingest events.jsonl --session garden   # publishes a file's events
+        bridge-client exec -- make test          # shows a command's output here and in the apps
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
         bridge-client doctor                     # when something is wrong
@@ -195,6 +196,7 @@ def _show(item: Item, as_json: bool) -> None:
 
 
 cli_home.add_to(cli)
+cli_exec.add_to(cli)
 cli_pairing.add_to(cli)
 
 

@@ -99,7 +99,7 @@ class CommandRunner:
                 except TookTooLong as error:
                     late = str(error)
                 await stack.aclose()  # ended, and its diagnostics read
-                ending = self._end(telling, program, code, late)
+                ending = report_exit(telling, Path(words[0]).name, program, code, late)
         for told in [*telling.tell(translator.finish()), *ending, *telling.checkpoint()]:
             yield told
         if translator.ignored:
@@ -122,14 +122,6 @@ class CommandRunner:
         given = any("{text}" in word for word in command)
         return words, b"" if given else text.encode("utf-8", "replace")
 
-    def _end(self, telling: Telling, program: Program, code: int | None, late: str) -> Iterator[Json | Checkpoint]:
-        diagnostics = stderr_report(program.stderr, program.stderr_cut)
-        name = Path(self._command.start[0]).name
-        if code is None:
-            yield from telling.fail(f"{name} was stopped: {late}", kind="timeout", **diagnostics)
-        elif code:
-            yield from telling.fail(f"{name} {_ended(code)}", kind="transport_exit", exit_code=code, **diagnostics)
-
     def _not_started(self, telling: Telling, word: str, error: OSError | ValueError) -> Iterator[Json | Checkpoint]:
         missing = isinstance(error, FileNotFoundError) and (self._command.cwd is None or self._command.cwd.is_dir())
         if missing:
@@ -145,6 +137,17 @@ class CommandRunner:
         else:
             why = f"{word!r} can't be started: {error}"
         yield from telling.fail(why, kind="cli_not_found" if missing else "process_error")
+
+
+def report_exit(
+    telling: Telling, name: str, program: Program, code: int | None, late: str = ""
+) -> Iterator[Json | Checkpoint]:
+    """What the end of a program is to those who watch, if it is a failure. No `code`: it was ended, `late` says why."""
+    diagnostics = stderr_report(program.stderr, program.stderr_cut)
+    if code is None:
+        yield from telling.fail(f"{name} was stopped: {late}", kind="timeout", **diagnostics)
+    elif code:
+        yield from telling.fail(f"{name} {_ended(code)}", kind="transport_exit", exit_code=code, **diagnostics)
 
 
 def drafts_of(translator: JsonLinesTranslator, line: Line) -> list[Draft]:

@@ -13,7 +13,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,6 +29,9 @@ MAX_STDERR: Final = 64 << 10
 _CHUNK: Final = 64 << 10
 _LOOK: Final = 0.5  # seconds of silence before looking whether the program is still there
 _REAP: Final = 1.0
+
+
+Heard = Callable[[bytes], Awaitable[None]]
 
 
 class Limits(NamedTuple):
@@ -49,8 +52,18 @@ class TookTooLong(Exception):
 class Program:
     """One running program. `lines` until it ends, then `exit_code`."""
 
-    def __init__(self, process: Process, limits: Limits) -> None:
+    def __init__(
+        self,
+        transport: asyncio.SubprocessTransport,
+        process: Process,
+        limits: Limits,
+        own_group: bool,
+        on_stderr: Heard | None,
+    ) -> None:
+        self._transport = transport
         self._process = process
+        self._own_group = own_group
+        self._on_stderr = on_stderr
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limits.total
@@ -65,8 +78,16 @@ class Program:
 
     async def lines(self) -> AsyncIterator[Line]:
         """The lines of standard output, as they come. Raises TookTooLong."""
-        assert self._process.stdout is not None
         lines = Lines(MAX_LINE)
+        async for chunk in self.chunks():
+            for line in lines.feed(chunk):
+                yield line
+        for line in lines.end():
+            yield line
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Standard output as it comes. Raises TookTooLong."""
+        assert self._process.stdout is not None
         heard = self._loop.time()
         while True:
             try:
@@ -75,17 +96,14 @@ class Program:
             except TimeoutError:
                 # Another process may hold the pipe open when the program itself is long gone.
                 if self._process.returncode is not None:
-                    break
+                    return
                 self._check(heard)
                 continue
             if not chunk:
-                break
+                return
             heard = self._loop.time()
-            for line in lines.feed(chunk):
-                yield line
+            yield chunk
             self._check(heard)
-        for line in lines.end():
-            yield line
 
     async def exit_code(self) -> int:
         """How it ended, as a shell would say it: 128 and the number of the signal that ended it. Raises TookTooLong."""
@@ -118,49 +136,71 @@ class Program:
         """Read standard error until it is closed."""
         assert self._process.stderr is not None
         while chunk := await self._process.stderr.read(_CHUNK):
+            if self._on_stderr is not None:
+                await self._on_stderr(chunk)
             self._stderr += chunk
             if len(self._stderr) > MAX_STDERR:
                 self.stderr_cut = True
                 del self._stderr[:-MAX_STDERR]
 
+    def close_stdout(self) -> None:
+        """Read no more of its output: it is told so when it writes."""
+        pipe = self._transport.get_pipe_transport(1)
+        if pipe is not None:
+            pipe.close()
+
     async def end(self) -> None:
         """End its process group, unless the program has ended."""
         if self._process.returncode is not None:
             return
-        self._signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.grace):
                     await self._process.wait()
         finally:
-            self._signal(signal.SIGKILL)  # also what outlived the program, or a second cancellation
+            self.send(signal.SIGKILL)  # also what outlived the program, or a second cancellation
         with suppress(TimeoutError):
             async with asyncio.timeout(_REAP):
                 await self._process.wait()
 
-    def _signal(self, number: int) -> None:
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to its process group, to the program alone if it shares ours; to nobody if that is gone."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+            if self._own_group:
+                os.killpg(self._process.pid, number)
+            else:
+                self._process.send_signal(number)
 
 
 @asynccontextmanager
 async def started(
-    command: Sequence[str], text: bytes, limits: Limits, cwd: Path | None = None
+    command: Sequence[str],
+    text: bytes | None,
+    limits: Limits,
+    cwd: Path | None = None,
+    *,
+    own_group: bool = True,
+    on_stderr: Heard | None = None,
 ) -> AsyncIterator[Program]:
-    """Start `command` and give it `text` as its standard input. Raises OSError, ValueError if it can't start."""
+    """Start `command` and give it `text` as its standard input; None: ours. Raises OSError, ValueError: no start.
+
+    Without `own_group` it stays in ours, so that the terminal's keys reach it.
+    """
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_exec(
         lambda: SubprocessStreamProtocol(_CHUNK, loop),
         *command,
-        stdin=PIPE,
+        stdin=None if text is None else PIPE,
         stdout=PIPE,
         stderr=PIPE,
         cwd=cwd,
-        start_new_session=True,
+        start_new_session=own_group,
     )
-    program = Program(Process(transport, protocol, loop), limits)
-    writing = asyncio.create_task(program.write(text))
-    listening = asyncio.create_task(program.keep_stderr())
+    program = Program(transport, Process(transport, protocol, loop), limits, own_group, on_stderr)
+    tasks = [listening := asyncio.create_task(program.keep_stderr())]
+    if text is not None:
+        tasks.append(asyncio.create_task(program.write(text)))
     try:
         yield program
         await asyncio.wait([listening], timeout=_LOOK)  # what it said last
@@ -168,7 +208,7 @@ async def started(
         try:
             await program.end()
         finally:
-            writing.cancel()
-            listening.cancel()
-            await asyncio.gather(writing, listening, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             transport.close()  # pipes that another process may hold open

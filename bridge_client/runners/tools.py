@@ -12,6 +12,7 @@ MAX_FILE: Final = 96 << 10
 """Bytes of a file that one call reads; `offset` goes on."""
 
 MAX_ENTRIES: Final = 1_000
+MAX_OFFSET: Final = 1 << 40
 
 Schema = Mapping[str, Any]
 
@@ -65,8 +66,8 @@ class ReadFile:
 
     async def run(self, given: Mapping[str, Any]) -> AsyncIterator[str]:
         offset = given.get("offset", 0)
-        if type(offset) is not int or offset < 0:
-            raise ToolFailed("offset: must be a whole number, 0 or more")
+        if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
+            raise ToolFailed("offset: must be a whole number of bytes, 0 or more")
         yield await asyncio.to_thread(self._read, given.get("path"), offset)
 
     def _read(self, path: Any, offset: int) -> str:
