@@ -59,6 +59,11 @@ class OneOff:
     def _name(self) -> str:
         return Path(self._command[0]).name
 
+    @property
+    def waiting(self) -> int:
+        """Events that the store has not taken yet."""
+        return self._waiting.qsize()
+
     def signal(self, number: signal.Signals) -> None:
         """Pass it on."""
         if self._program is not None:

@@ -12,11 +12,12 @@ However the block is left before the program has ended by itself, its process gr
 import asyncio
 import os
 import signal
-from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from bridge_client.lines import Line, Lines
 
@@ -53,15 +54,11 @@ class Program:
     """One running program. `lines` until it ends, then `exit_code`."""
 
     def __init__(
-        self,
-        transport: asyncio.SubprocessTransport,
-        process: Process,
-        limits: Limits,
-        own_group: bool,
-        on_stderr: Heard | None,
+        self, process: Process, out: "_Output", err: "_Output", limits: Limits, own_group: bool, on_stderr: Heard | None
     ) -> None:
-        self._transport = transport
         self._process = process
+        self._out = out
+        self._err = err
         self._own_group = own_group
         self._on_stderr = on_stderr
         self._limits = limits
@@ -87,12 +84,11 @@ class Program:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Standard output as it comes. Raises TookTooLong."""
-        assert self._process.stdout is not None
         heard = self._loop.time()
         while True:
             try:
                 async with asyncio.timeout(_LOOK):
-                    chunk = await self._process.stdout.read(_CHUNK)
+                    chunk = await self._out.reader.read(_CHUNK)
             except TimeoutError:
                 # Another process may hold the pipe open when the program itself is long gone.
                 if self._process.returncode is not None:
@@ -124,18 +120,9 @@ class Program:
         if now > heard + self._limits.silence:
             raise TookTooLong(f"it printed nothing for {self._limits.silence:g} s")
 
-    async def write(self, text: bytes) -> None:
-        """Give it its standard input, and close that."""
-        assert self._process.stdin is not None
-        with suppress(ConnectionError):  # it may have no use for it
-            self._process.stdin.write(text)
-            await self._process.stdin.drain()
-        self._process.stdin.close()
-
     async def keep_stderr(self) -> None:
         """Read standard error until it is closed."""
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(_CHUNK):
+        while chunk := await self._err.reader.read(_CHUNK):
             if self._on_stderr is not None:
                 await self._on_stderr(chunk)
             self._stderr += chunk
@@ -145,9 +132,7 @@ class Program:
 
     def close_stdout(self) -> None:
         """Read no more of its output: it is told so when it writes."""
-        pipe = self._transport.get_pipe_transport(1)
-        if pipe is not None:
-            pipe.close()
+        self._out.close()
 
     async def end(self) -> None:
         """End its process group, unless the program has ended."""
@@ -187,28 +172,66 @@ async def started(
 
     Without `own_group` it stays in ours, so that the terminal's keys reach it.
     """
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.subprocess_exec(
-        lambda: SubprocessStreamProtocol(_CHUNK, loop),
-        *command,
-        stdin=None if text is None else PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=cwd,
-        start_new_session=own_group,
-    )
-    program = Program(transport, Process(transport, protocol, loop), limits, own_group, on_stderr)
-    tasks = [listening := asyncio.create_task(program.keep_stderr())]
-    if text is not None:
-        tasks.append(asyncio.create_task(program.write(text)))
-    try:
-        yield program
-        await asyncio.wait([listening], timeout=_LOOK)  # what it said last
-    finally:
+    async with AsyncExitStack() as stack:
+        out, err = _Output(), _Output()
+        stack.callback(out.close)
+        stack.callback(err.close)
+        await out.open()
+        await err.open()
+        given = None if text is None else stack.enter_context(_holding(text))
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=given, stdout=out.far_end, stderr=err.far_end, cwd=cwd, start_new_session=own_group
+        )
+        out.let_go()
+        err.let_go()
+        program = Program(process, out, err, limits, own_group, on_stderr)
+        listening = asyncio.create_task(program.keep_stderr())
         try:
-            await program.end()
+            yield program
+            await asyncio.wait([listening], timeout=_LOOK)  # what it said last
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            transport.close()  # pipes that another process may hold open
+            try:
+                await program.end()
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+
+
+@contextmanager
+def _holding(text: bytes) -> Iterator[BinaryIO]:
+    """A file without a name that holds it."""
+    with tempfile.TemporaryFile() as file:
+        file.write(text)
+        file.seek(0)
+        yield file
+
+
+class _Output:
+    """A pipe to read a program's output from: a real one, which unlike a socket can be opened again by its name."""
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader(_CHUNK)
+        self.far_end = -1
+        self._transport: asyncio.BaseTransport | None = None
+
+    async def open(self) -> None:
+        near, self.far_end = os.pipe()
+        file = os.fdopen(near, "rb", buffering=0)
+        try:
+            loop = asyncio.get_running_loop()
+            reading = asyncio.StreamReaderProtocol(self.reader)
+            self._transport, _ = await loop.connect_read_pipe(lambda: reading, file)
+        except BaseException:
+            file.close()
+            raise
+
+    def let_go(self) -> None:
+        """The program has its end: when it closes that, nobody holds it open."""
+        if self.far_end >= 0:
+            os.close(self.far_end)
+            self.far_end = -1
+
+    def close(self) -> None:
+        self.let_go()
+        if self._transport is not None:
+            self._transport.close()

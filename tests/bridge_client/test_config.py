@@ -49,9 +49,16 @@ def test_every_setting_can_stand_in_the_environment() -> None:
         "api_origins": "https://a.example, https://b.example",
         "runner": "command",
         "runner_url": "http://127.0.0.1:11434/v1",
-        "runner_ask": "no",
+        "runner_model": "small",
+        "runner_key_env": "MY_KEY",
+        "runner_key_file": "/key",
+        "runner_system": "Be brief.",
+        "runner_tools": "/project",
+        "runner_ask": "false",
         "runner_command": "agent --say 'good morning'",
         "runner_resume": "agent --go-on",
+        "runner_format": "codex",
+        "runner_dir": "/project",
     }
     environ = {f"SESSION_BRIDGE_{row.name.upper()}": texts.get(row.name, "7") for row in fields(Config)}
     config = Config.from_env(environ)
@@ -62,6 +69,9 @@ def test_every_setting_can_stand_in_the_environment() -> None:
     assert (config.source, config.source_token_file) == (texts["source"], Path("/token"))
     assert (config.api, config.api_host) == (False, "::1")
     assert config.api_origins == ("https://a.example", "https://b.example")
+    assert (config.runner_ask, config.runner_tools, config.runner_dir) == (False, Path("/project"), Path("/project"))
+    for name in ("runner", "runner_url", "runner_model", "runner_key_env", "runner_system", "runner_command"):
+        assert getattr(config, name) == texts[name]
     assert {getattr(config, row.name) for row in fields(Config) if row.name not in texts} == {7}
 
 

@@ -79,6 +79,8 @@ async def test_A65_codex_s_tool_output_is_streamed_on_request(tmp_path: Path) ->
 async def test_the_message_comes_on_standard_input_or_in_its_place() -> None:
     nasty = "$(id); `id` {session_id}\n'\""
     assert (await answer(shell("cat"), nasty)).text == nasty + "\n"
+    assert (await answer(shell("cat /dev/stdin >/dev/stdout"), nasty)).text == nasty + "\n"
+    assert (await answer(shell("true"), "x" * 1_000_000)).error is None
     runner = shell('printf "%s|" "$@"', "{text}", "{session_id}/{request_id}", "{other}")
     assert (await answer(runner, nasty)).text == f"{nasty}|s-1/r-1|{{other}}|\n"
 
