@@ -30,6 +30,7 @@ from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
+from bridge_client.local_events import LocalEvents
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
@@ -263,6 +264,16 @@ def app_client(
     return AppClient(
         credential.hub_url, credential.credential, credential.server_id, cursor=cursor, session_id=session_id
     )
+
+
+def local_events(
+    config: Config, *, cursor: tuple[str | None, int] | None = None, session_id: str | None = None
+) -> LocalEvents:
+    """The events of the home that runs with this state directory. Raises BadKeyFile when none has ever run here."""
+    token = local_token.load(config.state_dir)
+    if token is None:
+        raise BadKeyFile(f"no home has run with {config.state_dir} yet: start one, bridge-client serve")
+    return LocalEvents(lambda: address.find(config.address_path), token, cursor=cursor, session_id=session_id)
 
 
 def saved_cursor(config: Config) -> SavedCursor | None:
