@@ -98,10 +98,12 @@ def show(block: Block, *, growing: bool = False, unfold: bool = False) -> Render
             return _tool(block, growing, unfold)
         case _:
             head = Text(harmless(f"{_session(block)}{block.title}"), style=f"bold {_COLOURS[block.kind]}")
-            text = block.grown[-_MORE:] if growing else block.text
-            body = lines_of(text)[-GROWING_LINES:] if growing else lines_of(text)
-            end = Text("… broke off here", style="yellow") if block.broken_off else Text("▌") if growing else None
-            return Group(head, Text("\n".join(body)), *([end] if end is not None else []))
+            if growing:
+                body = lines_of(f"{block.grown[-_MORE:]}▌")[-GROWING_LINES:]
+            else:
+                body = lines_of(block.text.rstrip("\n"))
+            end = [Text("… broke off here", style="yellow")] if block.broken_off else []
+            return Group(head, Text("\n".join(body)), *end)
 
 
 def _tool(block: Block, growing: bool, unfold: bool) -> RenderableType:

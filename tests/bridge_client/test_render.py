@@ -117,7 +117,7 @@ def test_A220_a_growing_reply_shows_its_end_and_a_broken_one_says_so() -> None:
     block = Block("reply", "assistant", session_id="s")
     block.grow("".join(f"line {number}\n" for number in range(100)) + "now")
     shown = plain(drawn(block, growing=True))
-    assert (shown[0], shown[-2:], len(shown)) == ("[s] assistant", ["now", "▌"], GROWING_LINES + 2)
+    assert (shown[0], shown[-1], len(shown)) == ("[s] assistant", "now▌", GROWING_LINES + 1)
     broken = Block("reply", "assistant", "half", broken_off=True)
     assert plain(drawn(broken)) == ["assistant", "half", "… broke off here"]
 
