@@ -31,6 +31,7 @@ from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
 from bridge_client.local_events import LocalEvents
+from bridge_client.request_execution import RequestExecution
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
@@ -40,12 +41,14 @@ from bridge_client.runners.one_off import OneOff, Place
 from bridge_client.runners.openai import Model, OpenAIRunner
 from bridge_client.runners.process import Limits as ProcessLimits
 from bridge_client.runners.tools import ListFiles, ReadFile
+from bridge_client.sessions import Sessions
 from bridge_client.source_spec import SqliteSpec
 from bridge_client.sources import Source
 from bridge_client.sources.foreign_sqlite import ForeignSqlite
 from bridge_client.sources.http import HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
+from bridge_client.store import EventStore
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin

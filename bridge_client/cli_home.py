@@ -147,7 +147,7 @@ async def _home(config: Config, as_json: bool) -> None:
 
 
 async def _forward(config: Config, as_json: bool) -> None:
-    async with app.open_source(config) as opened, app.answering(config, opened) as report:
+    async with app.open_source(config) as opened, app.answering(config, opened, app.runner(config)) as report:
         credential = await app.obtain_credential(config)
         async with app.forwarding(config, credential, opened.source) as forwarder:
             report.attach(forwarder, credential.server_id, credential.hub_url)
