@@ -4,8 +4,10 @@ import asyncio
 import errno
 import logging
 import random
+import secrets
+import shlex
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +24,23 @@ from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
-from bridge_client.config import LOCAL_HUB_URL, Config
+from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
 from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
+from bridge_client.local_events import LocalEvents
 from bridge_client.request_execution import RequestExecution
 from bridge_client.runners import Runner
+from bridge_client.runners.chat_stream import Endpoint
+from bridge_client.runners.command import KNOWN, Command, CommandRunner
+from bridge_client.runners.echo import EchoRunner
+from bridge_client.runners.json_lines import FORMATS
+from bridge_client.runners.one_off import OneOff, Place
+from bridge_client.runners.openai import Model, OpenAIRunner
+from bridge_client.runners.process import Limits as ProcessLimits
+from bridge_client.runners.tools import ListFiles, ReadFile
 from bridge_client.sessions import Sessions
 from bridge_client.source_spec import SqliteSpec
 from bridge_client.sources import Source
@@ -37,6 +48,7 @@ from bridge_client.sources.foreign_sqlite import ForeignSqlite
 from bridge_client.sources.http import HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
+from bridge_client.store import EventStore
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
@@ -188,6 +200,37 @@ async def _cant_listen(host: str, port: int, error: OSError) -> str:
     return f"can't listen on {host}:{port}: {error.strerror or error}; {advice}"
 
 
+def runner(config: Config) -> Runner | None:
+    """Who answers what is sent to a session, as `config` says. Raises BadConfig, BadKeyFile."""
+    limits = ProcessLimits(total=config.runner_timeout, silence=config.runner_silence)
+    match config.runner:
+        case None:
+            return None
+        case "echo":
+            return EchoRunner()
+        case "openai":
+            key = config.runner_key() if config.runner_key_file is None else keys.read_token(config.runner_key_file)
+            root, ask = config.runner_tools, config.runner_ask
+            return OpenAIRunner(
+                Endpoint(config.runner_url, key, config.runner_silence),
+                Model(config.runner_model, config.runner_system),
+                () if root is None else (ReadFile(root, ask=ask), ListFiles(root, ask=ask)),
+            )
+        case "command":
+            words, resume = shlex.split(config.runner_command), shlex.split(config.runner_resume)
+            format = config.runner_format
+            if format is not None and format not in FORMATS:
+                raise BadConfig(f"runner_format = {format!r}: is none of {', '.join(FORMATS)}")
+            return CommandRunner(Command(words, resume, format, config.runner_dir), limits=limits)
+        case known:
+            return CommandRunner(KNOWN[known]._replace(cwd=config.runner_dir), limits=limits)
+
+
+def one_off(command: Sequence[str], store: EventStore, session_id: str, *, new: bool) -> OneOff:
+    """A command whose output becomes events of a session, `new` or not; to be run."""
+    return OneOff(command, Place(session_id, secrets.token_urlsafe(12), new), store.publish, SystemClock())
+
+
 def source_name(config: Config) -> str:
     """What is forwarded, as its owner calls it."""
     return config.source if config.source is not None else str(config.store_path)
@@ -224,6 +267,16 @@ def app_client(
     return AppClient(
         credential.hub_url, credential.credential, credential.server_id, cursor=cursor, session_id=session_id
     )
+
+
+def local_events(
+    config: Config, *, cursor: tuple[str | None, int] | None = None, session_id: str | None = None
+) -> LocalEvents:
+    """The events of the home that runs with this state directory. Raises BadKeyFile when none has ever run here."""
+    token = local_token.load(config.state_dir)
+    if token is None:
+        raise BadKeyFile(f"no home has run with {config.state_dir} yet: start one, bridge-client serve")
+    return LocalEvents(lambda: address.find(config.address_path), token, cursor=cursor, session_id=session_id)
 
 
 def saved_cursor(config: Config) -> SavedCursor | None:

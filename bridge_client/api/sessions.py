@@ -185,7 +185,7 @@ class SessionRoutes:
     async def send(self, request: web.Request) -> web.Response:
         body = await _read(request, Sent)
         if self._runner is None:
-            raise ApiError(503, "no_runner", "nobody answers messages here: this home has no runner")
+            raise ApiError(503, "no_runner", "nobody answers messages here: the setting runner says who is to")
         session_id = _session(request)
         request_id = await self._requests.start(
             session_id,
