@@ -1,4 +1,4 @@
-"""A home with a runner answers what is sent to it: a process of its own, asked over HTTP; an agent that is a program."""
+"""A home with a runner answers what is sent to it: a process of its own, asked over HTTP; an agent as a program."""
 
 import asyncio
 import json
