@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from bridge_client import app, cli_home, cli_pairing, ingest, logs, render
+from bridge_client import app, cli_dead_letters, cli_home, cli_pairing, ingest, logs, render
 from bridge_client.alone import HomeRuns
 from bridge_client.app_client import Event, Item
 from bridge_client.cli_parts import (
@@ -195,6 +195,7 @@ def _show(item: Item, as_json: bool) -> None:
 
 
 cli_home.add_to(cli)
+cli_dead_letters.add_to(cli)
 cli_pairing.add_to(cli)
 
 

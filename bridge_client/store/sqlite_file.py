@@ -11,18 +11,38 @@ from typing import Final
 
 from bridge_client.store import StoreError
 
-SCHEMA_VERSION: Final = 1
-"""`PRAGMA user_version` of the files this code writes."""
-
 BUSY_SECONDS: Final = 30.0
 """How long a transaction waits for other processes."""
 
-_SCHEMA: Final = (
+DEAD_LETTERS: Final = (
+    "CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE IF NOT EXISTS dead_letters (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        epoch TEXT NOT NULL,
+        event_id INTEGER NOT NULL,
+        at REAL NOT NULL,
+        reason TEXT NOT NULL,
+        type TEXT,
+        session_id TEXT,
+        size INTEGER NOT NULL,
+        replaced INTEGER NOT NULL,
+        data BLOB,
+        UNIQUE (epoch, event_id)
+    )""",
+)
+"""What `bridge_client.dead_letters` keeps; for a source that is not ours, in a file of its own beside the cursor."""
+
+_FIRST: Final = (
     "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, request_id TEXT, data BLOB NOT NULL)",
     "CREATE INDEX events_of_session ON events (session_id, id) WHERE session_id IS NOT NULL",
     "CREATE INDEX events_of_request ON events (request_id, id) WHERE request_id IS NOT NULL",
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
 )
+_STEPS: Final = (_FIRST, DEAD_LETTERS)
+"""What brings a file from each schema version to the next, from 0, which is an empty file."""
+
+SCHEMA_VERSION: Final = len(_STEPS)
+"""`PRAGMA user_version` of the files this code writes."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -35,7 +55,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def open_file(path: Path) -> sqlite3.Connection:
     """Make the file if it is absent, bring it into shape, and return the writer's connection. Raises StoreError."""
     try:
-        _make_private(path)
+        make_private(path)
         connection = connect(path)
     except (OSError, sqlite3.Error) as error:
         raise explain(path, "open", error) from error
@@ -45,10 +65,13 @@ def open_file(path: Path) -> sqlite3.Connection:
         connection.execute("ROLLBACK")
         _switch_to_wal(path, connection)
         connection.execute("BEGIN IMMEDIATE")
-        if _check_version(path, connection) == 0:
-            for statement in _SCHEMA:
+        version = _check_version(path, connection)
+        for step in _STEPS[version:]:
+            for statement in step:
                 connection.execute(statement)
+        if version == 0:
             connection.execute("INSERT INTO about VALUES ('epoch', ?)", (token_hex(16),))
+        if version < SCHEMA_VERSION:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -88,7 +111,8 @@ def _switch_to_wal(path: Path, connection: sqlite3.Connection) -> None:
         raise StoreError(f"{path}: this file system can't share memory, which a WAL needs: use a local disk")
 
 
-def _make_private(path: Path) -> None:
+def make_private(path: Path) -> None:
+    """Make the file (0600, in a directory made 0700), or close one that is there to others. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
