@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge_client.clock import Clock
 from bridge_client.cursor import SavedCursor
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.dial import Disconnected, WebSocketDialler, Wire
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.link import Link
@@ -74,6 +75,7 @@ def a_forwarder(
     cursor: Any,
     limits: Limits | None = None,
     clock: Clock | None = None,
+    letters: DeadLetters | None = None,
     **link: Any,
 ) -> Forwarder:
     url = HUB_URL if hub is None else hub.url
@@ -86,6 +88,7 @@ def a_forwarder(
         name="a home",
         instance="one",
         limits=limits,
+        letters=letters,
         clock=clock,
     )
 
@@ -127,6 +130,9 @@ class Sparse:
 
     async def wait(self, after: int) -> None:
         await asyncio.Event().wait()
+
+    async def knows(self, event_id: int, digest: str) -> bool | None:
+        return None
 
     async def renew_epoch(self) -> str:
         raise AssertionError("not expected")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from bridge_client.cursor import SavedCursor
 from bridge_client.dial import Wire
 from bridge_client.forwarder import Limits
 from bridge_client.refill import refill_from
+from bridge_client.sources import Mark
 from bridge_client.store.memory import MemoryStore
 from tests.bridge_client.forwarding import (
     HUB_URL,
@@ -54,7 +56,8 @@ async def test_what_is_said_on_the_wire() -> None:
     assert join == {"protocol": 1, "epoch": store.epoch, "head_id": "3", "name": "a home", "instance": "one"}
     assert batch[2:] == [f"server:{SERVER_ID}", "session_events", {"events": events[:3], "prev_id": None}]
     assert single[2:] == [f"server:{SERVER_ID}", "session_event", {"event": events[3], "prev_id": "3"}]
-    assert cursor.saved[-1] == SavedCursor(store.epoch, 4, "h1", HUB_URL, SERVER_ID)
+    mark = Mark(4, sha256((await store.list())[3].data).hexdigest())
+    assert cursor.saved[-1] == SavedCursor(store.epoch, 4, "h1", HUB_URL, SERVER_ID, mark)
 
 
 async def test_the_bytes_of_an_event_are_not_touched() -> None:
