@@ -34,7 +34,7 @@ from bridge_client.sources.foreign_sqlite import ForeignSqlite
 from bridge_client.sources.http import HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
-from bridge_client.store import EventStore
+from bridge_client.store import EventStore, sqlite_file
 from bridge_client.store.sqlite import SqliteStore
 from protocol.loopback import normal_origin
 
@@ -59,7 +59,8 @@ async def open_store(config: Config) -> AsyncIterator[EventStore]:
 @asynccontextmanager
 async def open_letters(config: Config) -> AsyncIterator[DeadLetters]:
     """The events that can't be forwarded. Those of our store lie in it: it has to be there. Raises StoreError."""
-    letters = await DeadLetters.open(config.dead_letters_path)
+    path = config.dead_letters_path
+    letters = await DeadLetters.open(lambda: sqlite_file.open_letters(path), path)
     try:
         yield letters
     finally:

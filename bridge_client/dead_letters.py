@@ -19,9 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from bridge_client.clock import Clock, SystemClock
-from bridge_client.sources.event_text import tombstone
 from bridge_client.store import StoreError
-from bridge_client.store.sqlite_file import DEAD_LETTERS, connect, explain, make_private
+from bridge_client.tombstones import tombstone
 
 MOST_LETTERS: Final = 1_000
 MOST_BYTES: Final = 64 << 20
@@ -32,6 +31,24 @@ MOST_ROWS: Final = 10_000
 
 LONGEST_SESSION: Final = 256
 """Characters of a `session_id` that a tombstone repeats; it has to be small, whatever killed the event."""
+
+TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE IF NOT EXISTS dead_letters (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        epoch TEXT NOT NULL,
+        event_id INTEGER NOT NULL,
+        at REAL NOT NULL,
+        reason TEXT NOT NULL,
+        type TEXT,
+        session_id TEXT,
+        size INTEGER NOT NULL,
+        replaced INTEGER NOT NULL,
+        data BLOB,
+        UNIQUE (epoch, event_id)
+    )""",
+)
+"""What has to be in the file; an event store has it by itself."""
 
 log = logging.getLogger(__name__)
 
@@ -81,30 +98,28 @@ class DeadLetters:
         self._limit: int | None = None  # as noted last by this process
 
     @classmethod
-    async def open(cls, path: Path, clock: Clock | None = None) -> Self:
-        """Those kept in the SQLite file `path`, which is made (0600) when missing. Raises StoreError."""
-        return await asyncio.to_thread(cls._open, path, clock)
+    async def open(cls, connect: Callable[[], sqlite3.Connection], path: Path, clock: Clock | None = None) -> Self:
+        """Those kept in the SQLite file `path`, to which `connect` gives a connection in a thread of its choice."""
+        return await asyncio.to_thread(cls._open, connect, path, clock)
 
     @classmethod
     def in_memory(cls, clock: Clock | None = None) -> Self:
         """Those of this process alone, gone with it."""
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        for statement in DEAD_LETTERS:
+        for statement in TABLES:
             connection.execute(statement)
         return cls(connection, _MEMORY, clock)
 
     @classmethod
-    def _open(cls, path: Path, clock: Clock | None) -> Self:
+    def _open(cls, connect: Callable[[], sqlite3.Connection], path: Path, clock: Clock | None) -> Self:
+        letters = cls(connect(), path, clock)
         try:
-            make_private(path)
-            letters = cls(connect(path), path, clock)
-            for statement in DEAD_LETTERS:
-                letters._connection.execute(statement)
             query = "SELECT epoch, event_id, reason, session_id FROM dead_letters WHERE replaced"
             rows = letters._connection.execute(query)
             letters._stones = {(epoch, number): (reason, session) for epoch, number, reason, session in rows}
-        except (sqlite3.Error, OSError) as error:
-            raise explain(path, "open", error) from error
+        except sqlite3.Error as error:
+            letters._connection.close()
+            raise _unusable(path, error) from error
         return letters
 
     async def close(self) -> None:
@@ -223,8 +238,12 @@ class DeadLetters:
     async def _do(self, work: Callable[[], _T]) -> _T:
         try:
             return work() if self._path == _MEMORY else await asyncio.to_thread(work)
-        except (sqlite3.Error, OSError) as error:
-            raise explain(self._path, "use the dead letters in", error) from error
+        except sqlite3.Error as error:
+            raise _unusable(self._path, error) from error
+
+
+def _unusable(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"can't use the dead letters in {path}: {error}; check the disk and its free space")
 
 
 def plain_text(letter: Letter) -> bytes:

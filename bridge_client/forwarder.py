@@ -27,8 +27,8 @@ from bridge_client.link import Link, Session, read_id, read_json
 from bridge_client.poison import FRAME_FAULTS, Condemned, Suspicion
 from bridge_client.refill import refill_from
 from bridge_client.sources import Mark, Source, SourceEvent
-from bridge_client.sources.tombstoned import Tombstoned
 from bridge_client.store import StoreError
+from bridge_client.tombstones import Tombstoned
 from bridge_client.window import Batch, Window
 from protocol.client import ChannelClosed, ChannelErrored, ClientEvent, NotJoined, Received, Replied
 from protocol.topics import server_topic

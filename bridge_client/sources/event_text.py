@@ -6,7 +6,7 @@ the text, nothing is encoded anew.
 """
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -15,9 +15,6 @@ from msgspec.json import Decoder
 from protocol import event_id as ids
 from protocol.codec import MAX_EVENT_DEPTH, open_json, repair_surrogates
 from protocol.errors import BadEventId, InvalidEvent, ProtocolError
-
-TOMBSTONE: Final = "unforwardable"
-"""The `type` of what stands in for an event that can't travel."""
 
 _WHITE: Final = b" \t\r\n"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -61,14 +58,6 @@ def place(text: bytes, event_id: int | None = None, default_type: str | None = N
     elif own != canonical or text.count(b'"event_id"') > 1:
         text = _replace(text, b"event_id", canonical)
     return event_id, text
-
-
-def tombstone(event_id: int, reason: str, session_id: str | None = None) -> bytes:
-    """What goes out in the place of an event that can't."""
-    members: dict[str, Any] = {"event_id": str(event_id), "type": TOMBSTONE}
-    if session_id is not None:
-        members["session_id"] = session_id
-    return msgspec.json.encode(members | {"reason": reason[:200]})
 
 
 def find_id(text: bytes) -> int | None:

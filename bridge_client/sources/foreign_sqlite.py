@@ -22,9 +22,10 @@ from bridge_client.dead_letters import DeadLetters
 from bridge_client.source_spec import SqliteSpec
 from bridge_client.sources import Mark, SourceEvent, SourceRefused
 from bridge_client.sources.absence import Absence, Unreadable
-from bridge_client.sources.event_text import place, tombstone
+from bridge_client.sources.event_text import place
 from bridge_client.sources.holes import PATIENCE, Holes
 from bridge_client.sources.own_epoch import OwnEpoch
+from bridge_client.tombstones import tombstone
 from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
 
@@ -343,7 +344,7 @@ class ForeignSqlite:
         if self._spec.members:
             return self._made_of_columns(row.values)
         value = row.values[0]
-        return value if isinstance(value, bytes) else str(value).encode()
+        return value if isinstance(value, bytes) else b"" if value is None else str(value).encode()
 
     def _made_of_columns(self, values: tuple[Any, ...]) -> bytes:
         members = []

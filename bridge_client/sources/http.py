@@ -21,10 +21,11 @@ from bridge_client.clock import Clock, SystemClock
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.sources import SourceEvent, SourceRefused
 from bridge_client.sources.absence import Absence, Unreadable
-from bridge_client.sources.event_text import find_id, place, tombstone
+from bridge_client.sources.event_text import find_id, place
 from bridge_client.sources.holes import Holes
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.store import StoreError
+from bridge_client.tombstones import tombstone
 from protocol import event_id as ids
 from protocol.codec import open_json
 from protocol.errors import BadEventId, InvalidEvent, ProtocolError

@@ -9,28 +9,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from bridge_client.dead_letters import TABLES as DEAD_LETTERS
 from bridge_client.store import StoreError
 
 BUSY_SECONDS: Final = 30.0
 """How long a transaction waits for other processes."""
-
-DEAD_LETTERS: Final = (
-    "CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    """CREATE TABLE IF NOT EXISTS dead_letters (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        epoch TEXT NOT NULL,
-        event_id INTEGER NOT NULL,
-        at REAL NOT NULL,
-        reason TEXT NOT NULL,
-        type TEXT,
-        session_id TEXT,
-        size INTEGER NOT NULL,
-        replaced INTEGER NOT NULL,
-        data BLOB,
-        UNIQUE (epoch, event_id)
-    )""",
-)
-"""What `bridge_client.dead_letters` keeps; for a source that is not ours, in a file of its own beside the cursor."""
 
 _FIRST: Final = (
     "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, request_id TEXT, data BLOB NOT NULL)",
@@ -80,6 +63,21 @@ def open_file(path: Path) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def open_letters(path: Path) -> sqlite3.Connection:
+    """A connection for `DeadLetters`: to the event store, or to a file of their own, made when missing.
+
+    Raises StoreError.
+    """
+    try:
+        make_private(path)
+        connection = connect(path)
+        for statement in DEAD_LETTERS:
+            connection.execute(statement)
+    except (OSError, sqlite3.Error) as error:
+        raise explain(path, "open", error) from error
     return connection
 
 

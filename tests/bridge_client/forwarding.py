@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from bridge_client.clock import Clock
@@ -14,6 +15,7 @@ from bridge_client.link import Link
 from bridge_client.sources import SourceEvent
 from bridge_client.sources.store import StoreSource
 from bridge_client.store.memory import MemoryStore
+from bridge_client.store.sqlite_file import open_letters
 from tests.bridge_client.scripted_hub import (
     DEADLINE,
     NoWait,
@@ -102,6 +104,10 @@ async def running(forwarder: Forwarder) -> AsyncIterator["asyncio.Task[None]"]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def letters_in(path: Path, clock: Clock | None = None) -> DeadLetters:
+    return await DeadLetters.open(lambda: open_letters(path), path, clock)
 
 
 def ids(payload: Any) -> list[int]:

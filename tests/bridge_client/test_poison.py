@@ -14,7 +14,7 @@ from bridge_client.forwarder import EventRefused
 from bridge_client.poison import STRIKES, Suspicion
 from bridge_client.store.memory import MemoryStore
 from bridge_client.window import Batch
-from tests.bridge_client.forwarding import Memory, a_forwarder, a_store, ids, running
+from tests.bridge_client.forwarding import Memory, a_forwarder, a_store, ids, letters_in, running
 from tests.bridge_client.scripted_hub import Holding, Peer, scripted_hub
 
 REFUSALS = ["too_large", "invalid_event", "not named", "bad_push", 1003, 1007, 1009]
@@ -165,7 +165,7 @@ async def test_what_stands_in_its_place_is_the_same_when_the_hub_has_lost_its_me
     store, poison = await a_store(6), {4}
     before = Refusing(poison, "invalid_event")
     for hub_side in (before, after := Refusing(poison, 1007)):
-        cursor, letters = Memory(), await DeadLetters.open(tmp_path / "letters")
+        cursor, letters = Memory(), await letters_in(tmp_path / "letters")
         async with scripted_hub(hub_side.serve) as hub, running(a_forwarder(hub, store, cursor, letters=letters)):
             await cursor.reaches(6)
         await letters.close()
@@ -222,7 +222,7 @@ async def test_a_hub_that_names_an_event_it_was_not_sent_kills_nothing() -> None
 async def test_a_letter_that_can_not_be_kept_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The disk is full when the event is to be set aside: nothing is sent in its place until there is room."""
     store, cursor, hub_side = await a_store(5, size=9_000), Memory(), Refusing({3}, "invalid_event")
-    letters = await DeadLetters.open(tmp_path / "letters")
+    letters = await letters_in(tmp_path / "letters")
     letters._connection.execute("PRAGMA max_page_count = 1")  # what it has already: nothing more fits
     async with scripted_hub(hub_side.serve) as hub, running(a_forwarder(hub, store, cursor, letters=letters)):
         await cursor.reaches(2)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_client.sources.event_text import find_id, place, tombstone
+from bridge_client.sources.event_text import find_id, place
+from bridge_client.tombstones import tombstone
 from protocol.errors import BadEventId, InvalidEvent
 
 JSON = st.recursive(

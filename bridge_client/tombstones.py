@@ -1,13 +1,26 @@
-"""A source in which the events that the hub will not take are replaced: by tombstones, under their ids.
+"""What stands in for an event that can't be forwarded: a tombstone, in its place and under its id.
 
-So order and cursor stay whole, and whoever reads the source to send it (the forwarder, a refill, a page of the past)
-says the same of an event each time.
+So order and cursor stay whole, and whoever reads a source to send it (the forwarder, a refill, a page of the past) says
+the same of an event each time.
 """
 
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from bridge_client.sources import Source, SourceEvent
+
+TOMBSTONE: Final = "unforwardable"
+"""The `type` of what stands in for an event that can't travel."""
+
+
+def tombstone(event_id: int, reason: str, session_id: str | None = None) -> bytes:
+    """What goes out in the place of an event that can't."""
+    members: dict[str, Any] = {"event_id": str(event_id), "type": TOMBSTONE}
+    if session_id is not None:
+        members["session_id"] = session_id
+    return msgspec.json.encode(members | {"reason": reason[:200]})
 
 
 class Tombstones(Protocol):
