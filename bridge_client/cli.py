@@ -56,6 +56,7 @@ def cli() -> None:
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
         bridge-client doctor                     # when something is wrong
+        bridge-client dead-letters list          # what the hub would not take
     An agent server that has events of its own is bridged without a store of ours:
         bridge-client forward --source http://127.0.0.1:8000/events
     Elsewhere, the hub's operator hands out a credential file:
