@@ -43,7 +43,7 @@ class Profile:
     outgrown: bool = False
     """Whether a store that went back may grow past its old head before its forwarder has looked.
 
-    Nobody could tell then: the hub takes its new events for the old ones with these ids.
+    Ids alone don't tell then: only the digest of what was acknowledged, or of what the hub holds last.
     """
 
 
@@ -59,6 +59,7 @@ def profile_of(seed: int) -> Profile:
         moves=moves,
         plain=not generous and not moves and rng.random() < 0.4,
         large=rng.choice((0.0, 0.05, 0.5)),
+        outgrown=moves and rng.random() < 0.5,
     )
 
 
