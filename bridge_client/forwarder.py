@@ -111,9 +111,10 @@ class Forwarder:
         self._instance = instance
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
-        self._epoch = ""  # that of the source, to which the next four belong
+        self._epoch = ""  # that of the source, to which the next five belong
         self._acked: int | None = None
         self._mark: Mark | None = None
+        self._unsure = False  # whether the epoch may be one that was left for another
         self._suspicion = Suspicion()
         self._condemned: Condemned | None = None  # to be buried before anything more is sent
         self._head: int | None = None
@@ -153,6 +154,7 @@ class Forwarder:
             self._acked, self._mark = saved.event_id, saved.mark
         else:
             log.warning("the saved cursor belongs to another %s: not used, the hub will say where to go on", other)
+            self._unsure = saved.foreign_to(self._hub_url, self._server_id, saved.epoch) is None
 
     async def _talk(self, session: Session) -> None:
         window = await self._join(session)
@@ -224,6 +226,9 @@ class Forwarder:
 
     async def _another_history(self, head: int) -> str | None:
         """Why the events are not those that were forwarded, None while nothing speaks against it."""
+        if self._unsure:
+            # A store of an earlier epoch may have come back, and apps may have read beyond its head in that epoch.
+            return "it is not in the epoch that was forwarded last"
         if (self._acked or 0) > head:
             return f"its last event is {head}, but {self._acked} was forwarded"
         mark = self._mark
@@ -255,6 +260,7 @@ class Forwarder:
     def _begin(self, epoch: str) -> None:
         self._epoch = epoch
         self._acked = self._mark = self._condemned = None
+        self._unsure = False
         self._suspicion = Suspicion()
 
     def _window(self, joined: Joined, start: int, held: int | None) -> Window:

@@ -118,6 +118,25 @@ async def test_case_80_a_cursor_of_something_else_is_not_used(which: str, caplog
     assert "belongs to another" in caplog.text
 
 
+async def test_a_store_of_an_epoch_that_was_left_does_not_come_back_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A backup of an earlier epoch: apps may have read beyond its head, so its ids must not be given anew in it."""
+    store, epochs = await a_store(3), list[str]()
+    old = store.epoch
+    cursor = Memory(SavedCursor("a later epoch", 9, None, HUB_URL, SERVER_ID))
+    held = Holding()
+
+    async def hub_side(peer: Peer) -> None:
+        epochs.append((await peer.joined())["epoch"])
+        while True:
+            _, ref, _, name, payload = await peer.next()
+            await peer.reply(ref, *held.take(name, payload))
+
+    async with scripted_hub(hub_side) as hub, running(a_forwarder(hub, store, cursor)):
+        await held.reaches(3)
+    assert epochs == [store.epoch] != [old]
+    assert caplog.text.count("it is not in the epoch that was forwarded last") == 1
+
+
 class WatchedFile(CursorFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
