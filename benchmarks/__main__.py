@@ -15,11 +15,11 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import home_to_app, report
+from benchmarks import frozen, home_to_app, report, storm
 from benchmarks.servers import GENERATOR_CORE, ROOT, build_floor
 from benchmarks.shapes import SHAPES, Say, rounds
 
-PARTS = (*(shape.key for shape in SHAPES), "latency", "catchup")
+PARTS = (*(shape.key for shape in SHAPES), "latency", "catchup", "storm", "frozen")
 HOME_PARTS = ("latency", "catchup")
 
 _SHAPES_HELP = "\n".join(f"    {shape.key}  {shape.title}: {shape.shows}" for shape in SHAPES)
@@ -36,6 +36,8 @@ _SHAPES_HELP = "\n".join(f"    {shape.key}  {shape.title}: {shape.shows}" for sh
 {_SHAPES_HELP}
     latency  store commit to app: home, hub and apps in three processes, 50 events/s, 1,000 apps
     catchup  a home that was cut off forwards 100,000 events
+    storm    10,000 apps lose their connections at once, come back with their cursors, and recover
+    frozen   one of 1,000 apps never reads: the latency of the others, without it and with it
 
     \b
     python -m benchmarks                    everything, about eight minutes
@@ -80,7 +82,7 @@ def main(parts: Sequence[str], count: int, others: bool, as_json: bool, write: b
 async def measure(parts: Sequence[str], count: int, others: bool, say: Say) -> report.Findings:
     """Run the parts."""
     shapes = [shape for shape in SHAPES if shape.key in parts]
-    latencies, catch_ups = [], []
+    latencies, catch_ups, storms, frozens = [], [], [], []
     with TemporaryDirectory(prefix="bench-") as directory:
         floor = await asyncio.to_thread(build_floor, Path(directory)) if shapes else Path()
         rows = await rounds(shapes, count, floor, say, others)
@@ -91,7 +93,13 @@ async def measure(parts: Sequence[str], count: int, others: bool, say: Say) -> r
         if "catchup" in parts:
             catch_ups.append(await home_to_app.catch_up())
             say(f"round {number + 1} catching up: {catch_ups[-1].events_per_s:,.0f} events/s")
-    return report.Findings(rows, latencies, catch_ups)
+        if "storm" in parts:
+            storms.append(await storm.storm())
+            say(f"round {number + 1} storm: {storms[-1].apps:,} apps back after {storms[-1].seconds:.1f} s")
+        if "frozen" in parts:
+            frozens.append(await frozen.frozen())
+            say(f"round {number + 1} one frozen app: p99 {frozens[-1].p99_without:.1f} → {frozens[-1].p99_with:.1f} ms")
+    return report.Findings(rows, latencies, catch_ups, storms, frozens)
 
 
 def show(found: report.Findings) -> None:

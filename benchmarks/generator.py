@@ -213,7 +213,7 @@ class Run:
         self._expected = self._per_group * (load.apps - load.slow)
         self._apps: list[Socket] = []
         self._slow: list[Socket] = []
-        self._publishers: list[Socket] = []
+        self.publishers: list[Socket] = []
         self._cpu = self._own_cpu = self._memory = self._started = 0.0
 
     async def connect(self) -> None:
@@ -230,7 +230,7 @@ class Run:
             hello, answers = dialect.publisher_hello(group), dialect.publisher_answers
             publisher = await self._open(dialect.publisher_request(group), hello, answers)
             self._listen_as_publisher(publisher, group)
-            self._publishers.append(publisher)
+            self.publishers.append(publisher)
         await asyncio.sleep(0.3)
         self._started, self._cpu = time.monotonic(), cpu_seconds(self.server_pid)
         self._memory, self._own_cpu = memory_of(self.server_pid), time.process_time()
@@ -284,7 +284,7 @@ class Run:
         await asyncio.gather(*(self._publish(group) for group in range(self.load.groups)))
 
     async def _publish(self, group: int) -> None:
-        load, publisher, credit = self.load, self._publishers[group], self._credit[group]
+        load, publisher, credit = self.load, self.publishers[group], self._credit[group]
         started = time.monotonic()
         for number in range(1, self._per_group + 1):
             if load.rate:
@@ -322,12 +322,19 @@ class Run:
         result.cut = sum(app.lost for app in self._slow)
         return result
 
+    def drop_apps(self) -> None:
+        """End all connections of apps at once, as a network does."""
+        for app in self._apps:
+            if not app.lost:
+                app.transport.abort()
+
     def close(self) -> None:
         """End all connections, without a trace in the kernel."""
         self.receiver.close()
-        for connection in (*self._apps, *self._publishers):
-            if not connection.lost:
-                connection.transport.abort()
+        self.drop_apps()
+        for publisher in self.publishers:
+            if not publisher.lost:
+                publisher.transport.abort()
 
 
 async def play(port: int, dialect: Dialect, load: Load, server_pid: int) -> Result:

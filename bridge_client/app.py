@@ -4,8 +4,10 @@ import asyncio
 import errno
 import logging
 import random
+import secrets
+import shlex
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +20,29 @@ from bridge_client import keys, local_api, local_token, source_spec
 from bridge_client.api import address
 from bridge_client.api.events import Events
 from bridge_client.api.server import Api
+from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
-from bridge_client.config import LOCAL_HUB_URL, Config
+from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
 from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
+from bridge_client.local_events import LocalEvents
+from bridge_client.request_execution import RequestExecution
+from bridge_client.runners import Runner
+from bridge_client.runners.chat_stream import Endpoint
+from bridge_client.runners.command import KNOWN, Command, CommandRunner
+from bridge_client.runners.echo import EchoRunner
+from bridge_client.runners.json_lines import FORMATS
+from bridge_client.runners.one_off import OneOff, Place
+from bridge_client.runners.openai import Model, OpenAIRunner
+from bridge_client.runners.process import Limits as ProcessLimits
+from bridge_client.runners.tools import ListFiles, ReadFile
+from bridge_client.sessions import Sessions
 from bridge_client.source_spec import SqliteSpec
 from bridge_client.sources import Source
 from bridge_client.sources.foreign_sqlite import ForeignSqlite
@@ -36,6 +51,7 @@ from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore, sqlite_file
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
 
 LONGEST_WAIT = 5.0
@@ -47,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def open_store(config: Config) -> AsyncIterator[EventStore]:
+async def open_store(config: Config) -> AsyncIterator[SqliteStore]:
     """The home's event store, closed at the end. Raises StoreError."""
     store = await SqliteStore.open(config.store_path)
     try:
@@ -121,7 +137,7 @@ class Opened(NamedTuple):
     source: Source
     peek: Peek
     letters: DeadLetters
-    store: EventStore | None = None
+    store: SqliteStore | None = None
     """The home's own store, None when the source is somebody else's."""
     interval: float = 1.0
     """Seconds between two such looks."""
@@ -158,10 +174,11 @@ class CantListen(OSError):
 
 
 @asynccontextmanager
-async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusReport]:
+async def answering(config: Config, opened: Opened, runner: Runner | None = None) -> AsyncIterator[StatusReport]:
     """Answer programs on this machine as `config` says, from entry to exit; `url` of what it yields says where.
 
-    The address stands in `config.address_path` meanwhile. Raises CantListen, BadKeyFile.
+    The address stands in `config.address_path` meanwhile. `runner` answers what is sent to a session. Requests that a
+    home left behind end here; those under way at the exit are stopped. Raises CantListen, BadKeyFile, StoreError.
     """
     clock = SystemClock()
     lag = Lag(clock)
@@ -169,13 +186,17 @@ async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusRepor
         opened.source, opened.letters, lag, clock, {"name": config.name, "source": source_name(config)}
     )
     watching = asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))
+    routes, requests = [web.get("/status", report.get)], None
     try:
+        if (store := opened.store) is not None:
+            sessions = Sessions(SqliteSessions(store), clock)
+            requests = RequestExecution(sessions, store, clock)
+            await requests.recover()
+            routes.append(web.get("/events", Events(store, sessions.cursor).get))
+            routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
         if not config.api:
             yield report
             return
-        routes = [web.get("/status", report.get)]
-        if opened.store is not None:
-            routes.append(web.get("/events", Events(opened.store).get))
         # Another server to be bridged may well have the usual port; what forwards it needs none in particular.
         port = config.api_port if opened.store is not None else 0
         origins = [origin for text in config.api_origins if (origin := normal_origin(text))]
@@ -190,6 +211,8 @@ async def answering(config: Config, opened: Opened) -> AsyncIterator[StatusRepor
             stack.callback(address.remove, config.address_path)
             yield report
     finally:
+        if requests is not None:
+            await requests.close()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
@@ -202,6 +225,37 @@ async def _cant_listen(host: str, port: int, error: OSError) -> str:
             f" machine {advice}"
         )
     return f"can't listen on {host}:{port}: {error.strerror or error}; {advice}"
+
+
+def runner(config: Config) -> Runner | None:
+    """Who answers what is sent to a session, as `config` says. Raises BadConfig, BadKeyFile."""
+    limits = ProcessLimits(total=config.runner_timeout, silence=config.runner_silence)
+    match config.runner:
+        case None:
+            return None
+        case "echo":
+            return EchoRunner()
+        case "openai":
+            key = config.runner_key() if config.runner_key_file is None else keys.read_token(config.runner_key_file)
+            root, ask = config.runner_tools, config.runner_ask
+            return OpenAIRunner(
+                Endpoint(config.runner_url, key, config.runner_silence),
+                Model(config.runner_model, config.runner_system),
+                () if root is None else (ReadFile(root, ask=ask), ListFiles(root, ask=ask)),
+            )
+        case "command":
+            words, resume = shlex.split(config.runner_command), shlex.split(config.runner_resume)
+            format = config.runner_format
+            if format is not None and format not in FORMATS:
+                raise BadConfig(f"runner_format = {format!r}: is none of {', '.join(FORMATS)}")
+            return CommandRunner(Command(words, resume, format, config.runner_dir), limits=limits)
+        case known:
+            return CommandRunner(KNOWN[known]._replace(cwd=config.runner_dir), limits=limits)
+
+
+def one_off(command: Sequence[str], store: EventStore, session_id: str, *, new: bool) -> OneOff:
+    """A command whose output becomes events of a session, `new` or not; to be run."""
+    return OneOff(command, Place(session_id, secrets.token_urlsafe(12), new), store.publish, SystemClock())
 
 
 def source_name(config: Config) -> str:
@@ -243,6 +297,16 @@ def app_client(
     return AppClient(
         credential.hub_url, credential.credential, credential.server_id, cursor=cursor, session_id=session_id
     )
+
+
+def local_events(
+    config: Config, *, cursor: tuple[str | None, int] | None = None, session_id: str | None = None
+) -> LocalEvents:
+    """The events of the home that runs with this state directory. Raises BadKeyFile when none has ever run here."""
+    token = local_token.load(config.state_dir)
+    if token is None:
+        raise BadKeyFile(f"no home has run with {config.state_dir} yet: start one, bridge-client serve")
+    return LocalEvents(lambda: address.find(config.address_path), token, cursor=cursor, session_id=session_id)
 
 
 def saved_cursor(config: Config) -> SavedCursor | None:

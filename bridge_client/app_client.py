@@ -182,6 +182,10 @@ class AppClient:
         self._rng = rng or random.SystemRandom()
         self._link = Link(url, credential, dial=dial, clock=self._clock, rng=self._rng, heartbeat=heartbeat)
         self._topic = app_topic(server_id)
+        self.connected = False
+        """Whether there is a socket to the hub."""
+        self.behind: int | None = None
+        """How many events the hub has that are still to come: it does not say."""
         self._wishes: dict[str, Any] = {"partials": partials}
         if session_id is not None:
             self._wishes["session_id"] = session_id
@@ -238,13 +242,17 @@ class AppClient:
             await self._queue.put((None, None))
 
     async def _talk(self, session: Session) -> None:
-        while True:
-            await self._attend(session)
-            if self._retrieving:
-                continue  # what is retained gets less while we wait
-            self._rejoins += 1
-            longest = min(LONGEST_REJOIN_WAIT, 0.25 * 2 ** min(self._rejoins, 10))
-            await self._clock.sleep(self._rng.uniform(0, longest))
+        self.connected = True
+        try:
+            while True:
+                await self._attend(session)
+                if self._retrieving:
+                    continue  # what is retained gets less while we wait
+                self._rejoins += 1
+                longest = min(LONGEST_REJOIN_WAIT, 0.25 * 2 ** min(self._rejoins, 10))
+                await self._clock.sleep(self._rng.uniform(0, longest))
+        finally:
+            self.connected = False
 
     async def _attend(self, session: Session) -> None:
         """Join and pass on what comes. Returns when the topic is to be joined again."""
@@ -259,6 +267,9 @@ class AppClient:
                 return
             if joined.gap is not None and joined.gap.reason != "hub_reset":  # then the cursor may still be good
                 self._settle(joined.epoch, read_id(joined.head_id))
+        elif joined.recovered is None and self._place is not None:
+            # Events come only if they are of the epoch asked for; without one, of that which the hub names here.
+            self._settle(self._place.epoch or joined.epoch, self._place.event_id)
         elif joined.recovered:
             self._settle(joined.epoch, self._place.event_id if self._place is not None else read_id(joined.head_id))
         while True:

@@ -10,25 +10,20 @@ import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bridge_client import app, cli_dead_letters, cli_home, cli_pairing, ingest, logs, render
+from bridge_client import app, cli_dead_letters, cli_exec, cli_home, cli_pairing, cli_watch, ingest
 from bridge_client.alone import HomeRuns
-from bridge_client.app_client import Event, Item
 from bridge_client.cli_parts import (
     EXIT_CODES,
-    FILE,
     INGEST_EXIT_CODES,
     SKIPPED,
     as_json_option,
     fail,
-    hub_url_option,
     in_words,
-    log_options,
     run,
     say,
     state_dir_option,
@@ -40,8 +35,6 @@ from bridge_client.dial import Stopped
 from bridge_client.keys import BadKeyFile, EnrolmentFailed
 from bridge_client.sources import SourceRefused
 from bridge_client.store import StoreError
-from protocol import event_id as ids
-from protocol.errors import BadEventId
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,6 +46,7 @@ def cli() -> None:
     On the machine of the hub, nothing is to be configured:
         bridge-client serve                      # enrols itself, then forwards
         bridge-client ingest events.jsonl --session garden   # publishes a file's events
+        bridge-client exec -- make test          # shows a command's output here and in the apps
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
         bridge-client doctor                     # when something is wrong
@@ -125,78 +119,10 @@ async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | Non
         raise click.exceptions.Exit(SKIPPED)
 
 
-@cli.command(epilog=EXIT_CODES)
-@click.option(
-    "--credential-file", type=FILE, help="The app's credential; default: app-credential.json in the state directory."
-)
-@click.option("--since", help="Resume behind this event id; default: only what happens from now on.")
-@click.option("--epoch", help="The epoch that --since belongs to; default: the hub's current one.")
-@click.option("--session", "session_id", help="Only the events of this session.")
-@hub_url_option
-@state_dir_option
-@log_options("WARNING")
-@as_json_option
-def watch(
-    as_json: bool,
-    credential_file: Path | None,
-    since: str | None,
-    epoch: str | None,
-    session_id: str | None,
-    **options: Any,
-) -> None:
-    """Print each event of a home as one line, live, until SIGINT or SIGTERM; with --json, as the home wrote it.
-
-    Drops are bridged: what happened meanwhile follows in its place. What can't follow is said on standard error, as are
-    log records from WARNING on, or from the level you choose.
-
-    \b
-        bridge-client pair                       # at home; shows a link
-        bridge-client redeem LINK                # here, once
-        bridge-client watch
-    """
-    if epoch is not None and since is None:
-        raise click.UsageError("--epoch goes with --since: name the event id to resume behind")
-    config = Config.from_env(defaults={"log_level": "WARNING"}, **options)
-    logs.set_up(config.log_level, sys.stderr, as_json=config.log_json)
-    try:
-        cursor = None if since is None else (epoch, ids.parse(since))
-    except BadEventId as error:
-        raise click.UsageError(f"--since: {error}") from None
-    path = credential_file or _app_credential(config)
-    run(_watch(config, path, cursor, session_id, as_json))
-
-
-def _app_credential(config: Config) -> Path:
-    return config.state_dir / "app-credential.json"
-
-
-async def _watch(
-    config: Config, path: Path, cursor: tuple[str | None, int] | None, session_id: str | None, as_json: bool
-) -> None:
-    credential = app.kept_credential(config, path)
-    if credential is None:
-        out = "" if path == _app_credential(config) else f" --out {path}"
-        fail(
-            f"there is no {path}: this terminal is not paired with a home. At home `bridge-client pair` shows a link;"
-            f" then, here: bridge-client redeem LINK{out}\n"
-            f"The hub's operator can make the file too: bridge-server devices add SERVER_ID NAME --out {path}"
-        )
-    async with app.app_client(credential, cursor=cursor, session_id=session_id) as client:
-        async for item in client:
-            _show(item, as_json)
-
-
-def _show(item: Item, as_json: bool) -> None:
-    if as_json and isinstance(item, Event):
-        # A line break can only be white space between two tokens: inside a JSON string it is an escape.
-        sys.stdout.buffer.write(item.data.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
-        sys.stdout.buffer.flush()
-    else:
-        click.echo(render.render(item, time.time()), err=as_json)
-
-
 cli_home.add_to(cli)
 cli_dead_letters.add_to(cli)
+cli_exec.add_to(cli)
+cli_watch.add_to(cli)
 cli_pairing.add_to(cli)
 
 

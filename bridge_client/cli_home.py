@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -34,6 +36,23 @@ _api_port = click.option(
     "--api-port", type=click.IntRange(0, 65_535), help="The port of the home's API; 0: any free one. Default 4100."
 )
 _api = click.option("--api/--no-api", default=None, help="Answer programs on this machine over HTTP (the default).")
+_runner_options = [
+    click.option(
+        "--runner",
+        type=click.Choice(["echo", "openai", "claude", "codex", "command"]),
+        help="Who answers what is sent to a session; default: nobody.",
+    ),
+    click.option("--runner-command", help="For --runner command: the command line, in one word."),
+    click.option("--runner-url", help="For --runner openai: the endpoint; default: OpenAI's."),
+    click.option("--runner-model", help="For --runner openai: the model."),
+    click.option("--runner-key-env", help="For --runner openai: the environment variable that holds the API key."),
+    click.option("--runner-key-file", type=FILE, help="For --runner openai: a 0600 file that holds the API key."),
+    click.option(
+        "--runner-tools",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="For --runner openai: a folder that the model may read in, with your approval.",
+    ),
+]
 _source = click.option("--source", help="http://HOST/events, https://... or sqlite:PATH?table=NAME.")
 
 STYLES: Final[dict[str, dict[str, Any]]] = {
@@ -41,6 +60,12 @@ STYLES: Final[dict[str, dict[str, Any]]] = {
     "warn": {"fg": "yellow"},
     "fail": {"fg": "red", "bold": True},
 }
+
+
+def _runner(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_runner_options):
+        command = option(command)
+    return command
 
 
 def add_to(cli: click.Group) -> None:
@@ -56,6 +81,7 @@ def add_to(cli: click.Group) -> None:
 @store_option
 @_api_port
 @_api
+@_runner
 @state_dir_option
 @log_options()
 @as_json_option
@@ -69,6 +95,7 @@ def serve(as_json: bool, **options: Any) -> None:
 
     \b
         bridge-client serve
+        bridge-client serve --runner claude      # answers messages from the apps, too
         bridge-client ingest events.jsonl --session garden   # in another terminal
         bridge-client status
     """
@@ -120,7 +147,7 @@ async def _home(config: Config, as_json: bool) -> None:
 
 
 async def _forward(config: Config, as_json: bool) -> None:
-    async with app.open_source(config) as opened, app.answering(config, opened) as report:
+    async with app.open_source(config) as opened, app.answering(config, opened, app.runner(config)) as report:
         credential = await app.obtain_credential(config)
         async with app.forwarding(config, credential, opened.source, opened.letters) as forwarder:
             report.attach(forwarder, credential.server_id, credential.hub_url)

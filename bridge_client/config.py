@@ -6,6 +6,7 @@ Every setting has one name in three spellings: `hub_url` in code, `hub_url` unde
 
 import os
 import re
+import shlex
 import socket
 import tomllib
 from collections.abc import Mapping
@@ -42,8 +43,8 @@ def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "session-bridge"
 
 
-def check_hub_url(url: str) -> str:
-    """Return `url` if a hub can have it. Raises ValueError otherwise."""
+def check_hub_url(url: str, setting: str = "hub_url") -> str:
+    """Return `url` if a server can have it. Raises ValueError otherwise, which names the setting."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
@@ -51,7 +52,7 @@ def check_hub_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ValueError("hub_url: must be http:// or https:// and a host, such as https://hub.example")
+        raise ValueError(f"{setting}: must be http:// or https:// and a host, such as https://hub.example")
     return url
 
 
@@ -98,6 +99,52 @@ class Config:
     api_origins: tuple[str, ...] = ()
     """Web origins (`https://app.example`) whose pages may ask the home's API, if they know its token."""
 
+    runner: Annotated[str, Meta(pattern="^(echo|openai|claude|codex|command)$")] | None = None
+    """Who answers what is sent to a session; None: nobody.
+
+    `echo` says it back, `openai` asks an endpoint for chat completions, `claude` and `codex` run these command lines,
+    `command` runs `runner_command`.
+    """
+
+    runner_url: str = "https://api.openai.com/v1"
+    """Of `openai`: the endpoint, without `/chat/completions`."""
+
+    runner_model: str = ""
+    """Of `openai`: the model's name there."""
+
+    runner_key_env: str | None = None
+    """Of `openai`: the name of the environment variable that holds the API key."""
+
+    runner_key_file: Path | None = None
+    """Of `openai`: a 0600 file that holds the API key."""
+
+    runner_system: str = ""
+    """Of `openai`: what the model is told before every conversation."""
+
+    runner_tools: Path | None = None
+    """Of `openai`: a folder whose files the model may read, by the tools read_file and list_files; None: no tools."""
+
+    runner_ask: bool = True
+    """Of `openai`: whether a person approves each call of a tool first."""
+
+    runner_command: str = ""
+    """Of `command`: the command line, quoted as for a shell, though none reads it."""
+
+    runner_resume: str = ""
+    """Of `command`: the command line for a session that the program knows, there named `{provider_session_id}`."""
+
+    runner_format: str | None = None
+    """Of `command`: the format of what it prints (docs/events.md); None: found out."""
+
+    runner_dir: Path | None = None
+    """Of `claude`, `codex` and `command`: the folder they work in; None: where the home was started."""
+
+    runner_timeout: Seconds = 3_600.0
+    """Seconds that a command line may take for one answer."""
+
+    runner_silence: Seconds = 600.0
+    """Seconds that a command line, or an endpoint's stream, may say nothing."""
+
     window_events: Count = 2_000
     """How many unacknowledged events may be under way; the hub may ask for fewer."""
 
@@ -127,9 +174,36 @@ class Config:
                 source_spec.parse(self.source)
             except ValueError as error:
                 raise ValueError(f"source: {error}") from None
+        self._check_runner()
         for origin in self.api_origins:
             if normal_origin(origin) is None or "*" in origin:
                 raise ValueError(f"api_origins: {origin!r} is no origin; write scheme://host or scheme://host:port")
+
+    def _check_runner(self) -> None:
+        if self.runner == "openai":
+            check_hub_url(self.runner_url, "runner_url")
+            if not self.runner_model:
+                raise ValueError("runner_model: name the model that the endpoint is to run")
+            if self.runner_key_env is not None and self.runner_key_file is not None:
+                raise ValueError("runner_key_env: the key is in runner_key_file already; name one of them")
+        for name in ("runner_command", "runner_resume"):
+            try:
+                words = shlex.split(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{name}: its quotes do not match ({error})") from None
+            if self.runner == "command" and name == "runner_command" and not words:
+                raise ValueError("runner_command: name the command line that answers")
+
+    def runner_key(self, environ: Mapping[str, str] | None = None) -> str:
+        """The API key that the environment holds for the endpoint, empty if none is named. Raises BadConfig."""
+        if self.runner_key_env is None:
+            return ""
+        key = (os.environ if environ is None else environ).get(self.runner_key_env, "").strip()
+        if not key:
+            raise BadConfig(
+                f"runner_key_env: the environment has no {self.runner_key_env}, which is to hold the API key"
+            )
+        return key
 
     @property
     def store_path(self) -> Path:

@@ -87,7 +87,7 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 class DeadLetters:
-    """The dead events of one source. Made by `open`; also a `Tombstones`. Every method may raise StoreError."""
+    """The dead events of one source. Made by `open`; also a `Tombstones`. Methods raise StoreError."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, clock: Clock | None = None) -> None:
         self._connection = connection
@@ -176,15 +176,18 @@ class DeadLetters:
         return fresh
 
     async def note_limit(self, max_event_bytes: int) -> None:
-        """Remember the longest event that the hub takes, as it said last."""
+        """Remember the longest event that the hub takes, as it said last. Never raises: it is for advice only."""
         if max_event_bytes == self._limit:
             return
         query = (
             "INSERT INTO about VALUES ('hub_max_event_bytes', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
             " WHERE value <> excluded.value"
         )
-        await self._do(lambda: self._connection.execute(query, (str(max_event_bytes),)))
-        self._limit = max_event_bytes
+        try:
+            await self._do(lambda: self._connection.execute(query, (str(max_event_bytes),)))
+            self._limit = max_event_bytes
+        except StoreError as error:
+            log.warning("%s", error)
 
     # For their owner.
 

@@ -18,6 +18,7 @@ import logging
 from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
+from bridge_client.backfill import Backfill
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.cursor import CursorStore, DamagedCursor, SavedCursor
 from bridge_client.dead_letters import DeadLetters
@@ -158,12 +159,13 @@ class Forwarder:
 
     async def _talk(self, session: Session) -> None:
         window = await self._join(session)
+        backfill = Backfill(self._source, session, self._topic, window.max_event_bytes, self._clock)
         news: asyncio.Future[None] | None = None
         last_answer = self._clock.monotonic()
         try:
             while True:
                 for event in session.take():
-                    self._heed(window, event)
+                    self._heed(window, backfill, event)
                     last_answer = self._clock.monotonic()
                 if self._source.epoch != self._epoch:
                     raise Disconnected("the event store has begun another epoch: joining again")
@@ -176,7 +178,9 @@ class Forwarder:
                     raise Disconnected(f"no acknowledgement for {ACK_TIMEOUT:.0f} s")
                 with suppress(NotJoined):  # the topic has just ended: why, is the next thing to take
                     await self._bury_condemned(window)
-                    if await self._send(session, window) and (news is None or news.done()):
+                    all_sent = await self._send(session, window)
+                    backfill.answer_next(quiet=all_sent)
+                    if all_sent and (news is None or news.done()):
                         if news is not None:
                             news.result()
                         news = asyncio.ensure_future(self._source.wait(window.read_after))
@@ -186,6 +190,7 @@ class Forwarder:
             self._suspect(window, lost)
             raise
         finally:
+            await backfill.stop()
             if news is not None:
                 news.cancel()
                 await asyncio.gather(news, return_exceptions=True)
@@ -201,7 +206,7 @@ class Forwarder:
                 await self._renew(why)
                 renewed = True
             joined = await self._state_ourselves(session)
-            await self._note_limit(joined.max_event_bytes)
+            await self._letters.note_limit(joined.max_event_bytes)
             held = read_id(joined.resume_from)
             if held is None:
                 limits = self._limits
@@ -249,6 +254,7 @@ class Forwarder:
             "head_id": None if self._head is None else str(self._head),
             "name": self._name,
             "instance": self._instance,
+            "backfill": True,
         }
         return read_json(JOINED, await session.join(self._topic, payload))
 
@@ -296,7 +302,7 @@ class Forwarder:
         name, payload = push_of(batch, window.previous(batch[0]))
         window.flies(session.push(self._topic, name, payload), batch)
 
-    def _heed(self, window: Window, event: ClientEvent) -> None:
+    def _heed(self, window: Window, backfill: Backfill, event: ClientEvent) -> None:
         match event:
             case Replied(ref=ref) if ref not in window.in_flight:
                 return  # sent before the hub said where to go on
@@ -304,6 +310,8 @@ class Forwarder:
                 self._taken(window, window.in_flight[ref].last_id, read_id(read_json(ANSWER, response).acked_id))
             case Replied(ref=ref, response=response):
                 self._not_taken(window, window.in_flight[ref], read_json(ANSWER, response))
+            case Received(topic=self._topic, event="backfill", payload=payload):
+                backfill.asked(payload)
             case Received(topic=self._topic, event="replaced", payload=payload):
                 raise Replaced(read_json(NOTICE, payload).instance)
             case ChannelErrored(payload=payload):
@@ -386,9 +394,3 @@ class Forwarder:
             raise Disconnected(f"event {event_id}, which the hub refuses, can't be set aside: {error}") from error
         told = "the hub will not take event %d (%s): a tombstone goes out in its place; see bridge-client dead-letters"
         log.error(told, event_id, reason)
-
-    async def _note_limit(self, max_event_bytes: int) -> None:
-        try:
-            await self._letters.note_limit(max_event_bytes)
-        except StoreError as error:
-            log.warning("%s", error)

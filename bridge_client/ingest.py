@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
+from bridge_client.lines import Line, Lines
 from bridge_client.store import EventStore, Stored
 from protocol.codec import MAX_EVENT_DEPTH, open_json
 from protocol.errors import InvalidEvent, ProtocolError
@@ -182,51 +183,6 @@ def _read(file: int, loop: asyncio.AbstractEventLoop, arrived: asyncio.Future[by
         loop.call_soon_threadsafe(deliver)
 
 
-class _Line(NamedTuple):
-    number: int
-    text: bytes
-    """Without its end; empty if it was too long."""
-    excess: int = 0
-    """The length of a line that was too long."""
-
-
-class _Lines:
-    """Cuts chunks into lines ended by LF, of which it keeps at most `max_line` bytes at a time."""
-
-    def __init__(self, max_line: int) -> None:
-        self._max = max_line
-        self._number = 0
-        self._pieces: list[bytes] = []
-        self._length = 0
-
-    def feed(self, chunk: bytes) -> Iterator[_Line]:
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            self._keep(chunk[start:end])
-            yield self._cut()
-            start = end + 1
-        self._keep(chunk[start:])
-
-    def end(self) -> Iterator[_Line]:
-        if self._length:
-            yield self._cut()
-
-    def _keep(self, piece: bytes) -> None:
-        self._length += len(piece)
-        if self._length > self._max:
-            self._pieces.clear()
-        elif piece:
-            self._pieces.append(piece)
-
-    def _cut(self) -> _Line:
-        self._number += 1
-        excess = self._length if self._length > self._max else 0
-        line = _Line(self._number, b"".join(self._pieces), excess)
-        self._pieces.clear()
-        self._length = 0
-        return line
-
-
 class ValueReader:
     """Finds the JSON values in the bytes of a file, in whichever of three formats it is.
 
@@ -239,9 +195,9 @@ class ValueReader:
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self._max = max_line
-        self._lines = _Lines(max_line)
+        self._lines = Lines(max_line)
         self._take = self._take_first
-        self._held: list[_Line] = []  # the beginning of a document, perhaps
+        self._held: list[Line] = []  # the beginning of a document, perhaps
         self._held_bytes = 0
         self._next_check = 2
         self._sse_line = 0
@@ -262,7 +218,7 @@ class ValueReader:
             yield from self._end_document()
         yield from self._end_event()
 
-    def _take_first(self, line: _Line) -> Iterator[Value | Problem]:
+    def _take_first(self, line: Line) -> Iterator[Value | Problem]:
         if line.number == 1:
             line = line._replace(text=line.text.removeprefix(b"\xef\xbb\xbf"))
         text = line.text.strip(_WHITE)
@@ -277,14 +233,14 @@ class ValueReader:
             self._take = self._take_held
         yield from self._take(line)
 
-    def _take_json(self, line: _Line) -> Iterator[Value | Problem]:
+    def _take_json(self, line: Line) -> Iterator[Value | Problem]:
         text = line.text.strip(_WHITE)
         if line.excess:
             yield self._too_long(line.number, line.excess)
         elif text:
             yield _value(line.number, text)
 
-    def _take_held(self, line: _Line) -> Iterator[Value | Problem]:
+    def _take_held(self, line: Line) -> Iterator[Value | Problem]:
         self._held.append(line)
         self._held_bytes += len(line.text) + 1
         hopeless = bool(line.excess) or self._held_bytes > self._max
@@ -315,7 +271,7 @@ class ValueReader:
     def _whole(self) -> Value | Problem:
         return _value(self._held[0].number, self._document())
 
-    def _take_sse(self, line: _Line) -> Iterator[Value | Problem]:
+    def _take_sse(self, line: Line) -> Iterator[Value | Problem]:
         if line.excess:
             self._sse_line += 1
             yield self._too_long(self._sse_line, line.excess)

@@ -1,51 +1,24 @@
-"""One event as one line of a terminal: time, type, session, and the start of what it says.
+"""What is seen of a home on a terminal: one event as one line, for a pipe; for a person, blocks, and where it stands.
 
-Events are written by others. Nothing in a line can drive the terminal: every control character, every character that
+Events are written by others. Nothing shown can drive the terminal: every control character, every character that
 changes the direction of writing and every invisible one is shown as its code.
 """
 
 import re
 import time
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
 
 from bridge_client.app_client import CaughtUp, Event, Gap, Item, ServerStatus
+from bridge_client.transcript import Block, Standing
+from bridge_client.transcript import said as said_in
 
 WIDTH: Final = 120
 """Longest line by default, in characters."""
-
-_SAID = (
-    "text",
-    "delta",
-    "content",
-    "part",
-    "message",
-    "body",
-    "title",
-    "summary",
-    "error",
-    "reason",
-    "tool",
-    "tool_name",
-    "name",
-)
-_INSIDE = (
-    "display",
-    "data",
-    "payload",
-    "message",
-    "messages",
-    "result",
-    "tool_calls",
-    "function",
-    "delta",
-    "content",
-    "notification",
-    "error",
-)
-_DEEPEST = 4
 
 # C0, DEL and C1; the marks, embeddings, overrides and isolates of the bidirectional algorithm; line and paragraph
 # separators; invisible characters, tags and variation selectors of the supplement; half surrogates; what is no
@@ -69,7 +42,7 @@ def render(item: Item, at: float, width: int = WIDTH) -> str:
     """One line without its newline, at most `width` characters. `at` (seconds since 1970) is shown as local time."""
     match item:
         case Event(_, kind, session_id, _):
-            said = " ".join(_said(_value(item), 0))[: 4 * width]  # more can't be shown: don't clean it
+            said = " ".join(said_in(_value(item)))[: 4 * width]  # more can't be shown: don't clean it
             line = f"{kind[:width]:<22} {(session_id or '-')[:width]:<12} {said}"
         case Gap(reason, from_id, resume_after):
             line = f"-- gap: {reason}; missing behind {_or(from_id)}, held behind {_or(resume_after)}"
@@ -96,20 +69,81 @@ def _value(event: Event) -> Any:
         return {}
 
 
-def _said(value: Any, depth: int) -> Iterator[str]:
-    """The first texts found where events keep what they say."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list) and depth < _DEEPEST:
-        for part in value[:8]:
-            yield from _said(part, depth + 1)
-    elif isinstance(value, Mapping) and depth < _DEEPEST:
-        texts = [value[key] for key in _SAID if isinstance(value.get(key), str) and value[key]]
-        if texts:
-            yield from texts[:2]
-        else:
-            for key in _INSIDE:
-                found = list(_said(value.get(key), depth + 1))
-                if found:
-                    yield from found
-                    return
+# For a person: rich renderables. Their texts are `Text`, in which rich reads no markup.
+
+FOLDED_LINES: Final = 3
+"""Of what a tool gave back, until somebody asks for all of it."""
+
+GROWING_LINES: Final = 12
+"""Of a reply that is not finished: its last ones."""
+
+_COLOURS: Final = {"reply": "cyan", "user": "green", "tool": "magenta", "notice": "yellow", "line": "dim"}
+_COLOURS_OF_TROUBLE: Final = {"warning": "yellow", "error": "red"}
+_MORE: Final = 4_000  # characters of a block's end that are looked at for its last lines
+
+
+def show(block: Block, *, growing: bool = False, unfold: bool = False) -> RenderableType:
+    """A block as it stays on the screen, or, while it grows, its end."""
+    match block.kind:
+        case "line":
+            return Text(harmless(f"{_session(block)}{block.title}"), style="dim")
+        case "warning" | "error":
+            style = _COLOURS_OF_TROUBLE[block.kind]
+            body = lines_of(block.title) + ([*lines_of(block.text)] if block.text else [])
+            return Text("\n".join(f"{'!' if at == 0 else ' '} {line}" for at, line in enumerate(body)), style=style)
+        case "notice":
+            title = Text(harmless(block.title), style="bold")
+            return Panel(Text("\n".join(lines_of(block.text))), title=title, title_align="left", border_style="yellow")
+        case "tool":
+            return _tool(block, growing, unfold)
+        case _:
+            head = Text(harmless(f"{_session(block)}{block.title}"), style=f"bold {_COLOURS[block.kind]}")
+            if growing:
+                body = lines_of(f"{block.grown[-_MORE:]}▌")[-GROWING_LINES:]
+            else:
+                body = lines_of(block.text.rstrip("\n"))
+            end = [Text("… broke off here", style="yellow")] if block.broken_off else []
+            return Group(head, Text("\n".join(body)), *end)
+
+
+def _tool(block: Block, growing: bool, unfold: bool) -> RenderableType:
+    mark = "✗" if block.failed else "▸" if growing else "✓"
+    head = Text(f"{mark} {harmless(_session(block) + block.title)}", style="red" if block.failed else "magenta")
+    head.truncate(4 * WIDTH, overflow="ellipsis")
+    body = lines_of(block.grown[-_MORE:] if growing else block.text.rstrip("\n"))
+    if growing:
+        body = body[-FOLDED_LINES:]
+    elif not unfold and len(body) > FOLDED_LINES:
+        body = [*body[:FOLDED_LINES], f"… {len(body) - FOLDED_LINES} more lines"]
+    if not any(body):
+        return head
+    return Group(head, Text("\n".join(f"  {line}" for line in body), style="dim"))
+
+
+def status_line(standing: Standing, at: float, *, link: bool | None, behind: int | None = None) -> Text:
+    """Link, home and lag. `link` is whether the events' source is connected, `behind` how many events it has ahead."""
+    parts = {None: "connecting", True: "connected", False: "not connected"}[link]
+    home = {None: "", True: " · home online", False: " · home offline"}[standing.home]
+    place = "" if standing.last_id is None else f" · event {standing.last_id}"
+    lag = f" · {behind} events behind" if behind else " · live" if standing.live else " · catching up"
+    if standing.last_time is not None:
+        lag += f" · last dated event {age(at - standing.last_time)} ago"
+    good = link and standing.home is not False
+    return Text(f"{'●' if good else '○'} {parts}{home}{place}{lag}", style="green" if good else "yellow", no_wrap=True)
+
+
+def age(seconds: float) -> str:
+    """A duration, as short as it can be told."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0.0, seconds):.1f} s"
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, each harmless; a tab is four blanks. What else ends a line is shown as its code."""
+    return [harmless(line.replace("\t", "    ")) for line in text.replace("\r\n", "\n").split("\n")]
+
+
+def _session(block: Block) -> str:
+    return f"[{block.session_id}] " if block.session_id else ""

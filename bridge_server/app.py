@@ -10,21 +10,24 @@ from aiohttp import web
 
 from bridge_server import enrol
 from bridge_server.api import Api, error
-from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, Server, credential
-from bridge_server.channels import Router
+from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, credential
+from bridge_server.backlog import Marks
+from bridge_server.channels import Router, Socket
 from bridge_server.channels.app import AppChannel, show_home
 from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.database import BadDatabase
+from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub as Topics
 from bridge_server.limits import Limits
-from bridge_server.metrics import Metrics, Reading
+from bridge_server.metrics import Metrics
 from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
+from bridge_server.readings import readings
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.longpoll import LongPolling
 from bridge_server.transports.port import GOODBYE_SECONDS, Port
@@ -64,14 +67,19 @@ class Hub:
         self.clock = clock or Clock()
         self.credentials = credentials or Credentials(self.config.database_path)
         self.router = Router()
-        self.topics = Topics(MemoryPubSub())
+        self.topics = Topics(
+            MemoryPubSub(),
+            segment_bytes=self.config.queue_handover_bytes,
+            merge_window=self.config.merge_window,
+        )
         self.presence = Presence(self.topics, self.clock.now, grace=self.config.presence_grace)
         self.homes = Homes(
             MemoryHistory(self.config.history_events, self.config.history_bytes, self.config.history_seconds),
             self.clock.now,
             lambda home: show_home(home, self.presence, self.clock),
         )
-        self.budget = Budget()
+        self.device_cursors = DeviceCursors(self.credentials.database)
+        self.budget = Budget(self.config.queue_total_bytes, Marks.of(self.config), self.clock.now)
         self.limits = Limits(self.config)
         self.port = 0
         self.url = ""
@@ -100,7 +108,7 @@ class Hub:
         on_loopback = config.host in loopback.LOOPBACK_NAMES
         hosts = loopback.expected_hosts(config.public_url) if on_loopback else None
         self.router.add("server:*", lambda socket: ServerChannel(socket, self.topics, self.homes, config, self.clock))
-        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, self.presence, config, self.clock))
+        self.router.add("app:*", lambda socket: self._app_channel(socket))
         mount = Mount(
             "/socket",
             self.router,
@@ -154,9 +162,20 @@ class Hub:
         self.url = f"http://{shown}:{self.port}"
         if self._enrolment is not None:
             self._enrolment.write_key(config.state_dir, self.port)
-        self.metrics = Metrics(self._readings())
+        self.metrics = Metrics(
+            readings(
+                self._listener.drivers,
+                self._listener.refusals,
+                self.homes,
+                self.topics,
+                self.budget,
+                self.limits,
+                self.longpoll.sessions,
+            )
+        )
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._watch_revocations()), loop.create_task(self._expire())]
+        work = (self._watch_revocations(), self._expire(), self.device_cursors.run())
+        self._tasks = [loop.create_task(task) for task in work]
         log.info("listening on %s", self.url)
 
     async def __aexit__(
@@ -187,9 +206,13 @@ class Hub:
             await self._api.close()
         if self._enrolment is not None:
             self._enrolment.remove_key()
+        await self.device_cursors.close()
         if self._own_credentials:
             self.credentials.close()
         self._closed.set()
+
+    def _app_channel(self, socket: Socket) -> AppChannel:
+        return AppChannel(socket, self.homes, self.presence, self.config, self.clock, self.device_cursors)
 
     def _authenticate(self, headers: Pairs, subprotocols: Sequence[str], query: Pairs) -> Identity:
         token = credential(headers, subprotocols, query, allow_query=self.config.allow_query_credentials)
@@ -305,72 +328,6 @@ class Hub:
                 return _error(403, refusal.reason, "metrics need an operator's credential")
         return web.Response(body=self.metrics.text(), headers={"Content-Type": Metrics.content_type})
 
-    def _readings(self) -> tuple[Reading, ...]:
-        listener = self._listener
-        assert listener is not None
-
-        def peers() -> dict[str, float]:
-            kinds = {"server": 0.0, "device": 0.0, "other": 0.0}
-            for driver in listener.drivers:
-                identity = driver.peer.identity if driver.peer is not None else None
-                kinds[
-                    "server" if isinstance(identity, Server) else "device" if isinstance(identity, Device) else "other"
-                ] += 1
-            return kinds
-
-        return (
-            Reading(
-                "bridge_connections", "gauge", "Open sockets and long-poll sessions, by who holds them.", peers, "peer"
-            ),
-            Reading(
-                "bridge_longpoll_sessions",
-                "gauge",
-                "Long-poll sessions, also counted as connections.",
-                lambda: {"": len(self.longpoll.sessions) if self.longpoll is not None else 0},
-            ),
-            Reading(
-                "bridge_homes_online",
-                "gauge",
-                "Homes connected now.",
-                lambda: {"": sum(home.online for home in self.homes)},
-            ),
-            Reading("bridge_events", "counter", "Events taken from homes.", lambda: {"": self.homes.events}),
-            Reading(
-                "bridge_deliveries",
-                "counter",
-                "Events handed to apps, replays not counted.",
-                lambda: {"": self.topics.deliveries},
-            ),
-            Reading(
-                "bridge_queued_bytes",
-                "gauge",
-                "Bytes that slow peers have not taken yet.",
-                lambda: {"": self.budget.used},
-            ),
-            Reading(
-                "bridge_busy_peers",
-                "gauge",
-                "Peers with something queued.",
-                lambda: {"": sum(outbox.queued > 0 for outbox in self.budget.busy)},
-            ),
-            Reading(
-                "bridge_cuts", "counter", "Peers cut because they read too slowly.", lambda: {"": self.budget.cuts}
-            ),
-            Reading(
-                "bridge_refused_messages",
-                "counter",
-                "Messages refused because their sender is over its limit.",
-                lambda: {"": self.limits.messages_refused},
-            ),
-            Reading(
-                "bridge_refused_upgrades",
-                "counter",
-                "Upgrade requests and long-poll sessions refused.",
-                lambda: dict(listener.refusals),
-                "reason",
-            ),
-        )
-
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -383,7 +340,7 @@ async def _close_connection(request: web.BaseRequest, response: web.StreamRespon
 
 async def _not_an_upgrade(request: web.Request) -> web.Response:
     hint = "this is a WebSocket endpoint: send GET with 'connection: upgrade' and 'upgrade: websocket' headers"
-    return _error(400, "bad_request", hint)
+    return web.json_response({"reason": "bad_request", "message": hint}, status=400)  # as `port.py` says it
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

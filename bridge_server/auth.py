@@ -60,6 +60,13 @@ class Operator(NamedTuple):
 Identity = Server | Device | Operator
 
 
+def shown(identity: Identity | None) -> str:
+    """Who somebody is, for a log: by ids, not by names."""
+    if isinstance(identity, Device):
+        return f"app {identity.device_id} of home {identity.server_id}"
+    return f"home {identity.server_id}" if isinstance(identity, Server) else "a peer"
+
+
 class Entry(NamedTuple):
     """One credential as the command line lists it. Times are seconds since 1970."""
 

@@ -150,6 +150,33 @@ class Config:
     history_seconds: Seconds = 86_400.0
     """How long the live tier keeps an event at most."""
 
+    merge_window: Seconds = 0.25
+    """How long pieces of a text wait for further ones on their way to an app that asked for merged ones."""
+
+    queue_handover_bytes: Bytes = 64 << 10
+    """How much a socket is handed at a time; what it holds can't be taken back."""
+
+    queue_merge_bytes: Bytes = 256 << 10
+    """From how many bytes on, waiting for one slow peer, pieces of a text are merged."""
+
+    queue_merge_seconds: Seconds = 1.0
+    """How long something may wait for one slow peer before pieces of a text are merged."""
+
+    queue_hold_bytes: Bytes = 1 << 20
+    """From how many waiting bytes on pieces of a text are held back, and left out once their whole waits as well."""
+
+    queue_hold_seconds: Seconds = 5.0
+    """How long something may wait for one slow peer before pieces of a text are held back."""
+
+    queue_cut_bytes: Bytes = 4 << 20
+    """How many bytes may wait for one slow peer before it is cut; it comes back with its cursor."""
+
+    queue_cut_seconds: Seconds = 15.0
+    """How long a slow peer may take nothing before it is cut."""
+
+    queue_total_bytes: Bytes = 256 << 20
+    """How many bytes may wait for all peers together before those with the longest queues are cut."""
+
     drain_seconds: Annotated[float, Meta(ge=0)] = 5.0
     """Over how long a stopping hub spreads the closing of its sockets."""
 
@@ -159,6 +186,10 @@ class Config:
     def __post_init__(self) -> None:
         if self.public_url is not None and not re.match(r"https?://[^/]", self.public_url):
             raise ValueError("public_url: must start with http:// or https:// and name a host")
+        for unit in ("bytes", "seconds"):
+            for lower, higher in (("merge", "hold"), ("hold", "cut")):
+                if getattr(self, f"queue_{lower}_{unit}") > getattr(self, f"queue_{higher}_{unit}"):
+                    raise ValueError(f"queue_{higher}_{unit}: must not be below queue_{lower}_{unit}")
         for origin in self.origins:
             if not re.fullmatch(r"([a-z][a-z0-9+.-]*:)?//(\*\.)?[^/?#*]+", origin) or origin_entry(origin) is None:
                 raise ValueError(

@@ -55,6 +55,13 @@ CREATE INDEX pairing_attempts_by_time ON pairing_attempts (at);
 ALTER TABLE credentials ADD COLUMN disconnection INTEGER;
 CREATE INDEX credentials_by_disconnection ON credentials (disconnection) WHERE disconnection IS NOT NULL;
 """,
+    """
+CREATE TABLE device_cursors (
+    device_id TEXT PRIMARY KEY,
+    epoch TEXT NOT NULL,
+    event_id INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+""",
 )
 VERSION: Final = len(_STEPS)
 

@@ -5,7 +5,8 @@ A `Home` outlives its connections. Its rules, with the messages they come from:
 - *link*: a number raised at each join of the home; an append under a lower one is refused, so that a connection that
   was taken over, or froze and woke up, can't write.
 - *epoch*: one life of the home's store. Ids mean something only within it; the hub holds one epoch at a time.
-- *floor*: the lowest cursor that can be served: what came before the oldest event held.
+- *floor*: the lowest cursor that can be served from the live tier: what came before the oldest event held. A cursor
+  below it is served from the home's store, if the home answers `backfill` (see `backfill.py`).
 - *stated*: the epoch and head the home gave on the link it has now. The home has *refilled* once the hub holds that
   head.
 - *shown*: whether apps are told that the home is there. It lags behind a drop by the grace period, so that a home which
@@ -21,7 +22,9 @@ from typing import Final, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
+from bridge_server.backfill import Backfill
 from bridge_server.history import History, Kept, Log
+from bridge_server.pages import Shared
 from protocol import envelope
 from protocol.errors import InvalidEvent
 
@@ -68,10 +71,14 @@ class Refused(Exception):
 
 
 class Verdict(Struct, frozen=True):
-    """What a joining app is told. `gap` None and `recovered` True: everything asked for is coming."""
+    """What a joining app is told. `gap` None and `recovered` True: everything asked for is coming.
+
+    `fetch`: nobody can promise that yet, for some of it has to come from the home's store.
+    """
 
     recovered: bool | None
     gap: "Gap | None" = None
+    fetch: bool = False
 
 
 class Gap(Struct, frozen=True):
@@ -84,15 +91,22 @@ class Gap(Struct, frozen=True):
 
 RECOVERED = Verdict(True)
 OPEN = Verdict(None)
+FETCH = Verdict(None, fetch=True)
 
 
 class Home:
     """One home as this hub sees it. Synchronous: every method leaves it consistent, so no lock is needed."""
 
     def __init__(
-        self, server_id: str, history: History, now: float, shown: Callable[["Home"], None] | None = None
+        self,
+        server_id: str,
+        history: History,
+        now: float,
+        shown: Callable[["Home"], None] | None = None,
+        backfill: Backfill | None = None,
     ) -> None:
         self.server_id = server_id
+        self.backfill = backfill or Backfill(Shared(), lambda: now)
         self.name: str | None = None
         self.link = 0
         self.holder: Holder | None = None
@@ -152,9 +166,17 @@ class Home:
     # The home comes and goes.
 
     def join(
-        self, holder: Holder, epoch: str | None, head: int | None, name: str | None, instance: str | None, now: float
+        self,
+        holder: Holder,
+        epoch: str | None,
+        head: int | None,
+        name: str | None,
+        instance: str | None,
+        now: float,
+        *,
+        backfill: bool = False,
     ) -> bool:
-        """A home joins; True when the epoch held was dropped for another.
+        """A home joins; True when the epoch held was dropped for another. `backfill`: it answers for its past.
 
         Without an epoch the one held goes on, or a new random one starts. Raises Refused (`flapping`, `rate_limited`).
         """
@@ -174,6 +196,8 @@ class Home:
         self.stated_epoch, self.stated_head = epoch, head
         if changed or self.epoch is None:
             self.epoch, self.log = epoch, None
+        self.backfill.lost(epoch_changed=changed)
+        self.backfill.able = backfill
         if previous is not None and previous is not holder:
             previous.replaced_by(instance)
         return changed
@@ -191,7 +215,12 @@ class Home:
         if self.holder is not holder:
             return False
         self.holder, self.absent_since = None, now
+        self.backfill.lost()
         return True
+
+    def away(self, now: float, patience: float) -> bool:
+        """Whether the home has been away for `patience` seconds: then its absence is an answer."""
+        return self.absent_since is not None and now - self.absent_since >= patience
 
     def show_online(self, now: float) -> None:
         """The home is there: tell its apps, unless that is what they were told last."""
@@ -246,13 +275,15 @@ class Home:
 
     def advanced(self) -> None:
         """An event was appended and published: let the apps that waited for it go on."""
-        for watcher in tuple(self.waiting):
-            watcher.home_advanced()
+        if self.waiting:
+            for watcher in tuple(self.waiting):
+                watcher.home_advanced()
 
     # Apps.
 
     def judge(self, epoch: str | None, since: int | None, now: float, patience: float) -> Verdict:
-        """The verdict on a cursor, all or nothing; `OPEN` while only the home can settle it and may still come.
+        """The verdict on a cursor, all or nothing; `OPEN` while only the home can settle it and may still come, `FETCH`
+        when what it asks for has to come from the home's store, and may.
 
         `patience` is how long (seconds) a home may be away before its absence is an answer.
         """
@@ -261,23 +292,26 @@ class Home:
         foreign = self.epoch is None or (epoch is not None and epoch != self.epoch)
         if self.log is None or foreign or since > self.log.head:
             if not self.refilled:
-                away = self.absent_since is not None and now - self.absent_since >= patience
-                return self._gap("hub_reset", since) if away else OPEN
+                return self._gap("hub_reset", since) if self.away(now, patience) else OPEN
             if foreign:
                 return self._gap("epoch_changed", since)
             if since > max(self.head or 0, self.stated_head or 0):
                 return self._gap("ahead", since)
             return RECOVERED
-        if since < self.log.floor:
-            return self._gap("expired", since)
-        return RECOVERED
+        if since >= self.log.floor:
+            return RECOVERED
+        if self.backfill.asks() and since >= self.backfill.floor and not self.away(now, patience):
+            return FETCH
+        return self._gap("expired", since)
 
     def _gap(self, reason: str, since: int) -> Verdict:
         floor = None if reason == "hub_reset" else self.log.floor if self.log is not None else self.place
+        if reason == "expired" and floor is not None and since < self.backfill.floor:
+            floor = min(floor, self.backfill.floor)  # what its store still has is more than what we have
         return Verdict(False, Gap(reason, str(since), None if floor is None else str(floor)))
 
     def expired(self, last_sent: int) -> Verdict:
-        """The verdict on a replay that eviction overtook."""
+        """The verdict on a replay that eviction overtook, and whose next page is not to be had from the home either."""
         return self._gap("expired", last_sent)
 
 
@@ -290,8 +324,10 @@ class Homes:
     def __init__(self, history: History, now: Callable[[], float], shown: Callable[[Home], None] | None = None) -> None:
         self.hub_epoch = secrets.token_urlsafe(9)
         self.events = 0
+        self.backfills = Shared()
         self._history = history
         self._shown = shown
+        self._now = now
         self._started = now()
         self._homes: dict[str, Home] = {}
 
@@ -299,7 +335,8 @@ class Homes:
         """The home with this id, which a credential vouches for."""
         home = self._homes.get(server_id)
         if home is None:
-            home = self._homes[server_id] = Home(server_id, self._history, self._started, self._shown)
+            backfill = Backfill(self.backfills, self._now)
+            home = self._homes[server_id] = Home(server_id, self._history, self._started, self._shown, backfill)
         return home
 
     def __iter__(self) -> Iterator[Home]:

@@ -9,95 +9,15 @@ one system call a listener at the most, and a burst costs each listener one.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from bridge_server.merging import merged
+from bridge_server.message import EVERYTHING, Filter, Form, Message
 from bridge_server.pubsub import PubSub
-from protocol.codec import Codec, Encoded
+from protocol.events.compaction import PARTS
 from protocol.server import Channel
 
 log = logging.getLogger("bridge_server.hub")
-
-_SEGMENT = 64 * 1024
-_FORMS_CACHED = 4
-
-
-class Message:
-    """One event on its way to many listeners. Shared by all of them; never changed after it was published.
-
-    `event_id` is None for what has no place in a history (status, broadcasts of other channels).
-    """
-
-    __slots__ = ("_frames", "_tails", "binary", "event", "event_id", "payload", "session_id", "size", "type")
-
-    def __init__(
-        self,
-        event: str,
-        payload: bytes,
-        *,
-        event_id: int | None = None,
-        type: str = "",
-        session_id: str | None = None,
-        binary: bool = False,
-    ) -> None:
-        self.event = event
-        self.payload = payload
-        self.event_id = event_id
-        self.type = type
-        self.session_id = session_id
-        self.size = len(payload) + 64
-        self.binary = binary
-        self._tails: dict[tuple[Codec, str], bytes] = {}
-        self._frames: dict[Form, bytes] = {}
-
-
-class Form(NamedTuple):
-    """How one listener reads a topic. Listeners with an equal form get the same bytes."""
-
-    codec: Codec
-    topic: str
-    head: bytes
-    wrap: Callable[[Encoded], bytes]
-
-    def frame(self, message: Message) -> bytes:
-        """The finished wire bytes of `message`.
-
-        Raises ValueError for a binary message and a serializer that has none.
-        """
-        frame = message._frames.get(self)
-        if frame is None:
-            frame = self.wrap(self._encode(message))
-            if len(message._frames) < _FORMS_CACHED:
-                message._frames[self] = frame
-        return frame
-
-    def _encode(self, message: Message) -> Encoded:
-        tail = message._tails.get((self.codec, self.topic))
-        if tail is None:
-            shared = self.codec.broadcast if message.binary else self.codec.tail
-            tail = message._tails[self.codec, self.topic] = shared(self.topic, message.event, message.payload)
-        return Encoded(tail, True) if message.binary else Encoded(self.head + tail)
-
-
-class Filter(NamedTuple):
-    """What a listener wants to see of the events; None is everything. It narrows a view, it is not a right."""
-
-    session_id: str | None = None
-    types: frozenset[str] | None = None
-    partials: bool = True
-
-    def wants(self, type: str, session_id: str | None) -> bool:
-        """Whether an event with this type and session is shown."""
-        return (
-            (self.session_id is None or session_id == self.session_id)
-            and (self.types is None or type in self.types)
-            and (self.partials or type not in PARTIALS)
-        )
-
-
-PARTIALS = frozenset({"partial", "tool_partial", "message_streamed", "LLM_PARTIAL"})
-"""Events that carry a piece of a text whose whole comes later."""
-
-EVERYTHING = Filter()
 
 
 class Outlet(Protocol):
@@ -158,7 +78,7 @@ class Listener:
             self.topic.leave_group(self)
 
     def _flush_topic(self) -> None:
-        if self.topic.pending:
+        if self.topic.due:
             # Another channel of this peer may listen here too: what it was sent before is still corked.
             self.outbox.flush()
             self.topic.flush()
@@ -175,13 +95,21 @@ class Listener:
 
 
 class Group:
-    """Live listeners with the same form and filter."""
+    """Live listeners with the same form and filter.
 
-    __slots__ = ("_writes", "busy", "filter", "form", "idle")
+    If they want merged parts, what comes behind the last message that is no part waits in a *window* until the next
+    such message, or for the hub's `merge_window` at most; so what leaves has no gaps, and nobody waits for an end.
+    """
 
-    def __init__(self, form: Form, filter: Filter) -> None:
+    __slots__ = ("_timer", "_topic", "_window", "_window_bytes", "_writes", "busy", "filter", "form", "idle")
+
+    def __init__(self, topic: "Topic", form: Form, filter: Filter) -> None:
         self.form = form
         self.filter = filter
+        self._topic = topic
+        self._window: list[Message] = []
+        self._window_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
         self.idle: dict[Listener, None] = {}
         self.busy: dict[Listener, None] = {}
         self._writes: tuple[Callable[[bytes], None], ...] | None = None
@@ -203,14 +131,67 @@ class Group:
         self.add(listener)
 
     def deliver(self, batch: list[Message]) -> int:
-        """Send a batch to every listener, in order; the number of deliveries."""
+        """Send a batch to every listener, in order, or let its end wait in the window; the number of deliveries."""
         if self.filter is not EVERYTHING:
             batch = [
                 message
                 for message in batch
                 if message.event_id is None or self.filter.wants(message.type, message.session_id)
             ]
-        for messages in _segments(batch):
+        if self.filter.merged:
+            batch = self._gather(batch)
+        return self._send(batch)
+
+    def _gather(self, batch: list[Message]) -> list[Message]:
+        """Put a batch into the window, and take out what leaves now."""
+        for index in range(len(batch), 0, -1):
+            if batch[index - 1].type not in PARTS:
+                leaving, self._window = merged(self._window + batch[:index]), batch[index:]
+                self._window_bytes = sum(message.size for message in self._window)
+                break
+        else:
+            leaving = []
+            self._window += batch
+            self._window_bytes += sum(message.size for message in batch)
+        if self._window_bytes > self._topic.hub.segment_bytes:
+            leaving += self._taken()
+        if self._window:
+            self._topic.windows.add(self)
+            if self._timer is None:
+                wait = self._topic.hub.merge_window
+                self._timer = asyncio.get_running_loop().call_later(wait, self._window_ended)
+        else:
+            self._topic.windows.discard(self)
+        return leaving
+
+    def _taken(self) -> list[Message]:
+        window, self._window, self._window_bytes = self._window, [], 0
+        return merged(window)
+
+    def _window_ended(self) -> None:
+        self._timer = None
+        try:
+            self._topic.hub.deliveries += self.close_window()
+        except Exception:
+            log.exception("delivering on %s failed", self._topic.name)
+
+    def close_window(self) -> int:
+        """Send what waits; the number of deliveries."""
+        self._topic.windows.discard(self)
+        return self._send(self._taken())
+
+    def ended(self) -> None:
+        """Nobody is left in the group."""
+        self._topic.windows.discard(self)
+        self._window = []
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _send(self, batch: list[Message]) -> int:
+        if not self.busy and len(batch) == 1:
+            self._write(batch)
+            return len(self.idle) + len(self.busy)
+        for messages in _segments(batch, self._topic.hub.segment_bytes):
             late = tuple(self.busy)  # who becomes busy while this segment is written has had it
             if self.idle:
                 self._write(messages)
@@ -243,12 +224,12 @@ class Group:
                 listener.on_refused()
 
 
-def _segments(batch: list[Message]) -> Iterable[list[Message]]:
-    """Cut a batch so that a transport is handed at most about 64 KiB at a time."""
+def _segments(batch: list[Message], most: int) -> Iterable[list[Message]]:
+    """Cut a batch so that a transport is handed at most about `most` bytes at a time."""
     total = 0
     start = 0
     for index, message in enumerate(batch):
-        if total and total + message.size > _SEGMENT:
+        if total and total + message.size > most:
             yield batch[start:index]
             start, total = index, 0
         total += message.size
@@ -259,34 +240,47 @@ def _segments(batch: list[Message]) -> Iterable[list[Message]]:
 class Topic:
     """One PubSub topic with listeners on this hub."""
 
-    __slots__ = ("_groups", "_hub", "listeners", "name", "pending")
+    __slots__ = ("_groups", "hub", "listeners", "name", "pending", "windows")
 
     def __init__(self, hub: "Hub", name: str) -> None:
         self.name = name
         self.pending: list[Message] = []
         self.listeners: dict[Listener, None] = {}
-        self._hub = hub
+        self.hub = hub
+        self.windows: set[Group] = set()
+        """The groups in whose windows something waits."""
         self._groups: dict[tuple[Form, Filter], Group] = {}
 
     def receive(self, message: Message) -> None:
         """Take a published message; it leaves at the end of this loop turn together with all others of the turn."""
         if not self.pending:
-            self._hub.flush_later(self)
+            self.hub.flush_later(self)
         self.pending.append(message)
 
-    def flush(self) -> None:
-        """Deliver what is pending now. Called before anything that must come after it on some channel."""
+    @property
+    def due(self) -> bool:
+        """Whether anything published has not been delivered yet."""
+        return bool(self.pending or self.windows)
+
+    def deliver(self) -> None:
+        """Deliver what is pending; parts may wait in a window."""
         if self.pending:
             batch, self.pending = self.pending, []
             for group in tuple(self._groups.values()):
-                self._hub.deliveries += group.deliver(batch)
+                self.hub.deliveries += group.deliver(batch)
+
+    def flush(self) -> None:
+        """Deliver everything now. Called before anything that must come after it on some channel."""
+        self.deliver()
+        for group in tuple(self.windows):
+            self.hub.deliveries += group.close_window()
 
     def group(self, listener: Listener) -> Group:
         """The group of a live listener."""
         key = (listener.form, listener.filter)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(listener.form, listener.filter)
+            group = self._groups[key] = Group(self, listener.form, listener.filter)
         return group
 
     def leave_group(self, listener: Listener) -> None:
@@ -297,13 +291,20 @@ class Topic:
             group.remove(listener)
             if not group.idle and not group.busy:
                 del self._groups[key]
+                group.ended()
 
 
 class Hub:
-    """The topics of this process."""
+    """The topics of this process.
 
-    def __init__(self, pubsub: PubSub) -> None:
+    `segment_bytes` is about the most written to a transport at a time, `merge_window` how long (seconds) parts wait for
+    further ones on their way to an app that wants them merged.
+    """
+
+    def __init__(self, pubsub: PubSub, *, segment_bytes: int = 64 * 1024, merge_window: float = 0.25) -> None:
         self.deliveries = 0
+        self.segment_bytes = segment_bytes
+        self.merge_window = merge_window
         self._pubsub = pubsub
         self._topics: dict[str, Topic] = {}
         self._due: list[Topic] = []
@@ -318,7 +319,7 @@ class Hub:
         due, self._due = self._due, []
         for topic in due:
             try:
-                topic.flush()
+                topic.deliver()
             except Exception:
                 log.exception("delivering on %s failed", topic.name)
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from bridge_server.auth import Identity, Server
 from bridge_server.config import Config
-from protocol.loopback import is_loopback, network
+from protocol.loopback import is_loopback, is_trusted, network
 
 BURST_SECONDS: Final = 10.0
 """An allowance of messages may be used up this far ahead at once."""
@@ -164,6 +164,17 @@ class Limits:
                 return TooMany("too_many_connections", RETRY_SECONDS)
             clients.append(client)
         return Admission(self, tuple(clients)) if clients else None
+
+    def strangers(self, address: str, trusted_proxies: tuple[str, ...]) -> int | None:
+        """How many connections that are no sockets of apps an address may hold open: None is no limit.
+
+        Twice as many as sockets, for each session of long polling has one while it polls. A proxy in `trusted_proxies`
+        speaks for many.
+        """
+        by_address, _, _ = self._local if is_loopback(address) else self._remote
+        if by_address.connections is None or is_trusted(address, trusted_proxies):
+            return None
+        return 2 * by_address.connections
 
     def refused(self, address: str, now: float) -> TooMany | None:
         """Count a request that was refused for another reason; a refusal instead of that one if there were too many."""

@@ -1,34 +1,25 @@
-"""What one peer has not taken yet.
+"""The way out of one peer: straight to its transport while that takes everything, else through a queue.
 
 A peer whose transport takes everything has an empty outbox, and events reach its transport without touching this
-object. When the transport is full the peer is *busy*: events are queued here as references and become bytes only when
-there is room, at most `HANDOVER` at a time. What is queued is counted, bounded per peer and in all; the peer that does
-not move, or the largest queue when the sum is too much, is cut, and comes back with its cursor.
+object. When the transport is full the peer is *busy*: events are queued as references (`backlog.py`) and become bytes
+only when there is room, one handover at a time. What is queued is counted, bounded per peer and in all; the peer that
+does not move, or the largest queue when the sum is too much, is cut, and comes back with its cursor.
 
 Two lanes: what belongs to a channel keeps one order; what belongs to the socket alone (heartbeat replies) may overtake
 it.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from bridge_server.hub import Form, Listener, Message
+from bridge_server.backlog import Backlog, Entry, Level, Marks
+from bridge_server.hub import Listener
+from bridge_server.message import Form, Message
 from bridge_server.transports import Transport
 from protocol.server import Channel
-
-HANDOVER: Final = 64 * 1024
-"""Bytes handed to a transport at a time.
-
-What it holds beyond the kernel's buffer can't be taken back or counted under TLS.
-"""
-
-CUT_BYTES: Final = 4 * 2**20
-"""A peer with more queued than this is cut."""
-
-CUT_SECONDS: Final = 15.0
-"""A busy peer that takes nothing for this long is cut."""
 
 URGENT_BYTES: Final = 64 * 1024
 """Most that may wait in the socket's own lane: a peer that sends heartbeats and never reads is cut."""
@@ -36,25 +27,35 @@ URGENT_BYTES: Final = 64 * 1024
 _OVERHEAD: Final = 48
 """Bytes one waiting answer costs beside its data: a pong of two bytes is no smaller in memory."""
 
+CUTS: Final = ("queue", "stuck", "total", "answers")
+"""Why a peer is cut: its queue is too long, it takes nothing, all queues together are too long, its own answers wait.
+"""
+
 
 class Budget:
-    """The bytes queued for all peers together. When they exceed `limit`, the largest queue is cut first."""
+    """The marks of all outboxes, the bytes queued for all peers together, and what was done about slow ones.
 
-    def __init__(self, limit: int = 256 * 2**20) -> None:
+    When the bytes exceed `limit`, the largest queue is cut first. `now` is the monotonic clock that ages are told by.
+    """
+
+    def __init__(
+        self, limit: int = 256 * 2**20, marks: Marks | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.limit = limit
+        self.marks = marks or Marks()
+        self.now = now
         self.used = 0
         self.busy: set[Outbox] = set()
-        self.cuts = 0
+        self.cuts = dict.fromkeys(CUTS, 0)
+        self.merged_parts = 0
+        self.passed = {Level.MERGE: 0, Level.HOLD: 0}
+        """Queues that passed a mark."""
 
     def add(self, size: int) -> None:
         """Count `size` more bytes and cut until the sum fits again."""
         self.used += size
         while self.used > self.limit and self.busy:
-            max(self.busy, key=lambda outbox: outbox.queued).cut()
-
-
-_Entry = tuple[Channel, Message | bytes, Form | None, int]
-"""What is queued: whose it is, a shared event or finished bytes, the form of an event (None: no event), its size."""
+            max(self.busy, key=lambda outbox: outbox.queued).cut("total")
 
 
 class Outbox:
@@ -87,7 +88,7 @@ class Outbox:
         self.listeners: tuple[Listener, ...] = ()
         self._budget = budget
         self._cut = cut
-        self._queue: deque[_Entry] | None = None
+        self._queue: Backlog | None = None
         self._urgent: deque[bytes] | None = None
         self._urgent_bytes = 0
         self._cork: list[bytes] | None = None
@@ -116,7 +117,7 @@ class Outbox:
             self._urgent_bytes += len(data) + _OVERHEAD
             self._count(len(data))
             if self._urgent_bytes > URGENT_BYTES:
-                self.cut()
+                self.cut("answers")
 
     def put_events(self, channel: Channel, data: bytes, form: Form) -> None:
         """Send finished wire bytes that hold events of a channel."""
@@ -140,37 +141,37 @@ class Outbox:
     def _enqueue(self, channel: Channel, item: Message | bytes, form: Form | None, size: int) -> None:
         if self._closed:
             return
-        if self._queue is None:
-            self._queue = deque()
-        self._queue.append((channel, item, form, size))
+        budget = self._budget
+        now = budget.now()
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = Backlog(budget.marks)
+        queue.add(Entry(channel, item, form, size, now))
         self._count(size)
-        if self.queued > CUT_BYTES:
-            self.cut()
+        if self._queue is not queue:
+            return  # the sum was too much, and this queue the longest: it is cut
+        if queue.is_due:
+            self._shrink(queue, now)
+        if self.queued > budget.marks.cut_bytes:
+            self.cut("queue")
+
+    def _shrink(self, queue: Backlog, now: float) -> None:
+        passed = queue.level
+        freed, parts, level = queue.shrink(now)
+        budget = self._budget
+        budget.merged_parts += parts
+        for mark in (Level.MERGE, Level.HOLD):
+            budget.passed[mark] += passed < mark <= level
+        self._count(-freed)
 
     def _count(self, size: int) -> None:
         self.queued += size
         self._budget.add(size)
 
     def purge(self, channel: Channel) -> None:
-        """Forget the queued events of a channel that ends, and what was queued for it behind them.
-
-        What follows an event may vouch for it (a cursor, an answer), so it must not outlive it; what stands before the
-        first event is kept.
-        """
-        if not self._queue:
-            return
-        kept: deque[_Entry] = deque()
-        freed = 0
-        purging = False
-        for entry in self._queue:
-            mine = entry[0] is channel
-            purging = purging or (mine and entry[2] is not None)
-            if mine and purging:
-                freed += entry[3]
-            else:
-                kept.append(entry)
-        self._queue = kept
-        self._count(-freed)
+        """Forget the queued events of a channel that ends, and what was queued for it behind them."""
+        if self._queue:
+            self._count(-self._queue.purge(channel))
 
     def cork(self) -> None:
         """Collect what is put until `uncork`: the answers to one read leave in one write."""
@@ -205,8 +206,10 @@ class Outbox:
         """The transport has room: hand it the next bytes, and be idle again when nothing is left."""
         self._progress = now
         self.paused = False
+        if self._queue:
+            self._shrink(self._queue, now)
         while not self.paused and (self._urgent or self._queue):
-            self.transport.write(self._next_bytes())  # may pause again
+            self.transport.write(self._next_bytes(now))  # may pause again
         if not self.paused:
             self._queue = self._urgent = None
             self._budget.busy.discard(self)
@@ -214,19 +217,18 @@ class Outbox:
                 listener.became_idle()
             self._release()
 
-    def _next_bytes(self) -> bytes:
+    def _next_bytes(self, now: float) -> bytes:
         parts: list[bytes] = []
-        size = 0
-        while self._urgent:
-            parts.append(self._urgent.popleft())
-            self._count(-len(parts[-1]))
+        if self._urgent:
+            parts += self._urgent
+            self._count(-sum(map(len, parts)))
+            self._urgent = None
         self._urgent_bytes = 0
-        while self._queue and (not size or size + self._queue[0][3] <= HANDOVER):
-            _, item, form, counted = self._queue.popleft()
-            data = item if isinstance(item, bytes) else form.frame(item)  # type: ignore[union-attr]
-            parts.append(data)
-            size += len(data)
-            self._count(-counted)
+        queue = self._queue
+        if queue:
+            before = queue.bytes
+            parts += queue.take(self._budget.marks.handover_bytes, queue.held(now))
+            self._count(queue.bytes - before)
         return b"".join(parts)
 
     async def drained(self) -> None:
@@ -246,19 +248,22 @@ class Outbox:
                     future.set_result(None)
 
     def stuck(self, now: float) -> bool:
-        """Whether this busy peer took nothing for `CUT_SECONDS`. Called by the shared wheel about once a second."""
+        """Whether this busy peer took nothing for `cut_seconds`. Called by the shared wheel about once a second."""
         if not self.paused:
             return False
         unsent = self.transport.unsent()
         if unsent < self._unsent:
             self._progress = now
         self._unsent = unsent
-        return now - self._progress >= CUT_SECONDS
+        return now - self._progress >= self._budget.marks.cut_seconds
 
-    def cut(self) -> None:
-        """Give up on this peer: forget what is queued and end the connection so that it comes back with its cursor."""
+    def cut(self, reason: str) -> None:
+        """Give up on this peer: forget what is queued and end the connection so that it comes back with its cursor.
+
+        `reason` is one of CUTS.
+        """
         if not self._closed:
-            self._budget.cuts += 1
+            self._budget.cuts[reason] += 1
             self.drop()
             self._cut()
 

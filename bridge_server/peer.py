@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from bridge_server.auth import Identity
+from bridge_server.auth import Identity, shown
 from bridge_server.channels import UNKNOWN_EVENT, Channel, Factory, Handled, Joined, Ok, Refuse, Reply, Router, Stop
 from bridge_server.clock import Clock
-from bridge_server.hub import EVERYTHING, Filter, Form, Hub, Listener
+from bridge_server.hub import Hub, Listener
 from bridge_server.limits import Admission
+from bridge_server.message import EVERYTHING, Filter, Form
 from bridge_server.outbox import Budget, Outbox
 from bridge_server.transports import Transport
 from protocol import frames, server
@@ -27,6 +28,8 @@ from protocol.server import JoinRequested, LeaveRequested, PushReceived, ServerC
 from protocol.topics import check_name
 
 log = logging.getLogger("bridge_server.peer")
+
+_ANSWERS = (Reply, Stop)
 
 MAX_WAITING = 1000
 """Messages that may wait behind a handler that is busy; one more and the channel crashes."""
@@ -162,7 +165,7 @@ class _Membership:
     def flush_listeners(self) -> None:
         """Deliver what was published before: the next message of this channel comes after it."""
         for listener in self._listeners:
-            if listener.topic.pending:
+            if listener.topic.due:
                 self.peer.outbox.flush()
                 listener.topic.flush()
 
@@ -190,7 +193,7 @@ class _Membership:
                 result = UNKNOWN_EVENT
             else:
                 result = self.handler.handle_in(event.event, event.payload, event.ref)
-            if result is None or isinstance(result, Reply | Stop):
+            if result is None or isinstance(result, _ANSWERS):
                 self._finish(event, result)
                 return
             if not inspect.isawaitable(result):
@@ -363,9 +366,12 @@ class Peer:
 
     def send(self) -> None:
         """Move what the protocol machine wants sent into the outbox."""
+        messages = self.connection.data_to_send()
+        if not messages:
+            return
         outbox = self.outbox
         wrap = outbox.transport.wrap
-        for channel, message in self.connection.data_to_send():
+        for channel, message in messages:
             if channel is not None and outbox.listeners and (member := self._members.get(channel)):
                 member.flush_listeners()
             outbox.put(channel, wrap(message))
@@ -389,5 +395,5 @@ class Peer:
                 member.end(reason)
 
     def _cut(self) -> None:
-        log.warning("a peer that reads too slowly is cut")
+        log.warning("%s reads too slowly and is cut", shown(self.identity))
         self.outbox.transport.close(1013, "slow")

@@ -211,23 +211,15 @@ class V2:
         """
         if isinstance(frame.payload, Binary):
             return Encoded(_pack(0, (frame.join_ref, frame.topic, frame.event), frame.payload.data), True)
-        return Encoded(
-            b"[%b,%b,%b,%b,%b]"
-            % (
-                _encode(frame.join_ref),
-                _encode(frame.ref),
-                _encode(frame.topic),
-                _encode(frame.event),
-                bytes(frame.payload),
-            )
-        )
+        return Encoded(b"%b,%b]" % (_encode(frame[:4])[:-1], bytes(frame.payload)))
 
     @classmethod
     def reply(cls, join_ref: Any, ref: Any, topic: Any, status: str, response: Payload) -> Encoded:
         """A `phx_reply`; a binary response makes a binary one."""
         if isinstance(response, Binary):
             return Encoded(_pack(1, (join_ref, ref, topic, status), response.data), True)
-        return cls.encode(Frame(join_ref, ref, topic, REPLY, _reply_payload(status, response)))
+        head = _encode((join_ref, ref, topic, REPLY))[:-1]
+        return Encoded(b'%b,{"status":%b,"response":%b}]' % (head, _encode(status), bytes(response)))
 
 
 Codec = type[V1] | type[V2]

@@ -148,6 +148,12 @@ def network(address: str) -> str:
     return str(parsed)
 
 
+def is_trusted(address: str, trusted_proxies: tuple[str, ...]) -> bool:
+    """Whether an answer of `client_address` is one of these proxies."""
+    parsed = _address(address)
+    return parsed is not None and any(parsed in network for network in _networks(trusted_proxies))
+
+
 def is_loopback(address: str) -> bool:
     """Whether an answer of `client_address` is this machine."""
     parsed = _address(address)

@@ -226,6 +226,8 @@ class ServerConnection:
         self._out.append(Outgoing(lane, self._codec.encode(frame)))
 
     def data_to_send(self) -> list[Outgoing]:
-        """What to send since the last call, in order."""
-        out, self._out = self._out, []
+        """What to send since the last call, in order. Not to be changed by the caller."""
+        out = self._out
+        if out:
+            self._out = []
         return out

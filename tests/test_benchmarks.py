@@ -19,12 +19,14 @@ if sys.platform != "linux":
     pytest.skip("the bench needs Linux (/proc, epoll, CPU affinity)", allow_module_level=True)
 
 from benchmarks import __main__ as bench
-from benchmarks import home_to_app, report
+from benchmarks import frozen, home_to_app, report, storm
+from benchmarks.frozen import Frozen
 from benchmarks.generator import Load, Result, Run, event
 from benchmarks.home_to_app import CatchUp, Latency
 from benchmarks.receiver import Receiver
 from benchmarks.servers import HUB, OTHERS, build_floor, floor, running
 from benchmarks.shapes import SHAPES, Row
+from benchmarks.storm import Storm
 
 PAGE = Path(__file__).parent.parent / "docs/performance.md"
 
@@ -157,6 +159,16 @@ async def test_latency_and_catching_up_go_through_a_real_home(monkeypatch: pytes
     json.dumps(found.as_json())
 
 
+async def test_a_storm_and_a_frozen_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "LOAD", replace(frozen.LOAD, apps=5, events=15, warm_up=2, settle=0.0))
+    (one,) = (await bench.measure(["frozen"], 1, False, lambda text: None)).frozen
+    assert one.wrong == 0
+    assert min(one.p99_with, one.p99_without) > 0
+    found = await storm.storm(apps=30)
+    assert (found.apps, found.refused, found.wrong, found.home_messages) == (30, 0, 0, 0)
+    assert found.seconds > 0
+
+
 def test_the_command_lists_every_part() -> None:
     said = CliRunner().invoke(bench.main, ["--help"])
     assert said.exit_code == 0
@@ -166,7 +178,7 @@ def test_the_command_lists_every_part() -> None:
 
 # --- the report of whatever was measured
 
-EVERYTHING = {*"ABCDES", "latency", "catchup"}
+EVERYTHING = {*"ABCDES", "latency", "catchup", "storm", "frozen"}
 ALL_SYSTEMS = ("floor", "hub", *(system.name for system in OTHERS))
 
 
@@ -180,7 +192,10 @@ def findings(parts: set[str], systems: Sequence[str] = ALL_SYSTEMS, *, arrived: 
         for system in systems
     ]
     latencies = [Latency({"p50": 8.0, "p99": 18.0}, {"p50": 10.0, "p99": 20.0}, 0)] if "latency" in parts else []
-    return report.Findings(rows, latencies, [CatchUp(2e4, 20.0, 30.0, 0)] if "catchup" in parts else [])
+    catch_ups = [CatchUp(2e4, 20.0, 30.0, 0)] if "catchup" in parts else []
+    storms = [Storm(10_000, 9.0, 800.0, 0, 0, 0)] if "storm" in parts else []
+    frozens = [Frozen(20.0, 21.0, 0)] if "frozen" in parts else []
+    return report.Findings(rows, latencies, catch_ups, storms, frozens)
 
 
 GOALS = {
@@ -188,9 +203,11 @@ GOALS = {
     "B saturated": "B",
     "D many small": "D",
     "memory per": "E",
-    "10,000 apps": "E",
+    "10,000 apps connected": "E",
     "store commit": "latency",
     "catching up": "catchup",
+    "10,000 apps dropped": "storm",
+    "one frozen app": "frozen",
 }
 
 
@@ -206,6 +223,8 @@ GOALS = {
         {"B", "D"},
         {"latency"},
         {"catchup"},
+        {"storm"},
+        {"frozen"},
         EVERYTHING - {"A", "C"},
         EVERYTHING,
     ],

@@ -91,7 +91,7 @@ async def test_the_hub_answers_an_upgrade_as_wire_md_shows(scene: Scene, hub: Hu
 MESSAGES = (
     *("heartbeat", "phx_join", "phx_leave", "phx_reply", "phx_close", "phx_error"),
     *("session_event", "session_events", "replay_complete", "server_status", "replaced"),
-    *("presence_state", "presence_diff"),
+    *("presence_state", "presence_diff", "cursor", "backfill", "backfill_page"),
 )
 
 
@@ -163,6 +163,8 @@ def shown_default(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int) and value >= 1 << 20:
         return f"{value >> 20} MiB"
+    if isinstance(value, int) and value >= 1 << 16 and value % 1024 == 0:
+        return f"{value >> 10} KiB"
     return f"{value:g}" if isinstance(value, float) and value < 1e6 else str(value)
 
 

@@ -12,18 +12,24 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bridge_client import app, doctor, local_token
+from bridge_client import app, doctor, local_token, request_execution, running_request, session_rules
+from bridge_client.api import sessions as api_sessions
 from bridge_client.api.events import _NAMES, Events
 from bridge_client.api.server import _EXPLAINED, _REFUSED, Api
+from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
 from bridge_client.cli_parts import INGEST_EXIT_CODES
 from bridge_client.clock import SystemClock
 from bridge_client.config import Config
 from bridge_client.dead_letters import DeadLetters
+from bridge_client.keys import write_private
 from bridge_client.lag import Lag
 from bridge_client.sources.store import StoreSource
 from bridge_client.store.sqlite import SqliteStore
 from tests.docs_help import every_command, said, shown
+from tests.support.running_api import TOKEN
+from tests.support.running_home import running_home
+from tests.support.scripted_runner import ScriptedRunner, reply
 from tests.test_docs import section, table, tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,8 +92,67 @@ def test_every_error_is_explained() -> None:
     assert {(row["status"], row["code"]) for row in table(section(API, "Errors"))} == raised
 
 
-def code(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", API.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+def code(language: str, text: str | None = None) -> list[str]:
+    text = API.read_text("utf-8") if text is None else text
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_every_route_of_sessions_is_explained_with_the_members_of_its_body() -> None:
+    rows = {row["route"]: row for row in table(section(API, "Sessions"))}
+    sessions: Any = None
+    routes = {f"{route.method} {route.path}" for route in SessionRoutes(sessions, sessions, str, None).routes()}
+    assert set(rows) == routes
+    bodies = {kind.__doc__: kind for kind in vars(api_sessions).values() if isinstance(kind, type)}
+    for route, row in rows.items():
+        members = set(bodies[route].__struct_fields__) if route in bodies else set()
+        shown = re.findall(r"`(\w+)`", row["body"].partition(":")[0])
+        assert set(shown) == members, route
+
+
+def test_the_limits_of_sessions_are_those_of_the_code() -> None:
+    shown = {row["what"]: row["at most"] for row in table(section(API, "Limits"))}
+    assert shown == {
+        "sessions": f"{session_rules.MAX_SESSIONS:,}",
+        "messages in a session": f"{session_rules.MAX_MESSAGES:,}",
+        "bytes of all messages of a session": f"{session_rules.MAX_SESSION_BYTES >> 20} MiB",
+        "bytes of one message": f"{session_rules.MAX_MESSAGE_BYTES >> 10} KiB",
+        "bytes of a session's metadata": f"{session_rules.MAX_METADATA_BYTES >> 10} KiB",
+        "requests under way": str(request_execution.MAX_RUNNING),
+        "open approvals of a request": str(running_request.MAX_APPROVALS),
+    }
+
+
+def localised(script: str, folder: Path, url: str) -> str:
+    """A shell example for this token and address, each answer on a line."""
+    for was, now in (("~/.local/state/session-bridge", str(folder)), ("http://127.0.0.1:4100", url)):
+        assert was in script
+        script = script.replace(was, now)
+    return script.replace("curl -s ", "curl -sS --fail -w '\\n' ")
+
+
+async def answers_of(script: str) -> list[Any]:
+    """What a shell script prints, read as JSON line by line."""
+    done = await asyncio.to_thread(
+        subprocess.run, ["bash", "-eu", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.requires("curl")
+async def test_the_shell_examples_of_sessions_work(tmp_path: Path) -> None:
+    (script,) = code("sh", section(API, "Sessions"))
+    async with running_home(tmp_path, ScriptedRunner(*reply("In ", "March."))) as home:
+        write_private(tmp_path / local_token.NAME, TOKEN.encode())
+        made, added, sent, events, loaded, forked, changed, removed, listed = await answers_of(
+            localised(script, tmp_path, home.api.url)
+        )
+    assert (made["session"]["session_id"], added["index"], sent["request_id"]) == ("garden", 0, "prune-1")
+    assert events["events"][0]["type"] == "request_started"
+    assert loaded["messages"][1]["content"] == "When do I prune?"
+    assert forked["session"]["source_session_id"] == "garden"
+    assert (changed["message"]["content"], removed["indices"]) == ("You grow tomatoes.", [1])
+    assert {session["session_id"] for session in listed["sessions"]} == {"greenhouse", "garden"}
 
 
 async def running(folder: Path) -> tuple[Any, Any]:
@@ -105,17 +170,9 @@ async def running(folder: Path) -> tuple[Any, Any]:
 async def test_the_shell_examples_work(tmp_path: Path) -> None:
     store, api = await running(tmp_path)
     async with api:
-        (script,) = code("sh")
-        for was, now in (("~/.local/state/session-bridge", str(tmp_path)), ("http://127.0.0.1:4100", api.url)):
-            assert was in script
-            script = script.replace(was, now)
-        script = script.replace("curl -s ", "curl -sS --fail -w '\\n' ")
-        done = await asyncio.to_thread(
-            subprocess.run, ["bash", "-eu", "-c", script], capture_output=True, text=True, check=False, timeout=30
-        )
+        (script,) = code("sh", section(API, "Who may ask"))
+        answers = await answers_of(localised(script, tmp_path, api.url))
     await store.close()
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [len(answer["events"]) for answer in answers[:3]] == [0, 2, 3]
     assert answers[3]["pid"]
     assert answers[4] == {"status": "ok", "program": "bridge-client"}

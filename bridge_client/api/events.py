@@ -1,16 +1,22 @@
 """`GET /events`: pages of the event store by cursor, session and request; and waiting for what comes next.
 
 An answer is `{"events": [...], "epoch", "latest_event_id"}`, with `"reset": true` when `since_id` lies beyond the store
-(spec rows A20 to A27 and A34, decision 2.12):
+(spec rows A20 to A36, decisions 2.12, 2.14 and 2.15):
 
-- events in id order, each the very bytes that the store holds, at most `limit` of them and at most a store's page of
-  bytes (one event is always let through): only an answer without events says that nothing follows;
+- events in id order, at most `limit` of the store's and at most a store's page of bytes (one event is always let
+  through): only an answer without events says that nothing follows;
+- each the very bytes that the store holds, but parts of what the answer holds as a whole are left out, and parts that
+  follow each other are merged under the id of the last (`protocol.events.compaction`), so that the last id in the
+  answer is that of the page; `compact=false` answers what the store holds;
+- `session_id` without `since_id` starts at the session's cursor, where the messages of a snapshot end;
 - `latest_event_id` is the last id of the whole store, "0" while it is empty, and never below an event in the answer;
 - without any filter there are no events: that call only says where to begin.
 """
 
 import asyncio
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -21,13 +27,19 @@ from bridge_client.api import ApiError
 from bridge_client.store import EventStore, Stored
 from protocol import event_id as ids
 from protocol.errors import BadEventId
+from protocol.events.compaction import merge, plan
 
 DEFAULT_LIMIT: Final = 500
 MAX_LIMIT: Final = 1000
 LONGEST_WAIT_MS: Final = 30_000
 """A longer `wait_timeout_ms` is cut to this: proxies and clients lose patience with an answer that doesn't come."""
 
+CursorOf = Callable[[str], Awaitable[int | None]]
+"""The cursor of a session (row A90), None for one that is known only by its events."""
+
 _encode: Final = msgspec.json.encode
+_decode: Final = msgspec.json.decode
+_PART: Final = re.compile(rb"partial|message_streamed|LLM_PARTIAL")
 
 
 class Query(NamedTuple):
@@ -38,6 +50,7 @@ class Query(NamedTuple):
     request_id: str | None
     limit: int
     wait: float
+    compact: bool = True
 
     @property
     def bootstrap(self) -> bool:
@@ -65,14 +78,37 @@ def read_query(pairs: Sequence[tuple[str, str]]) -> Query:
     if not 1 <= limit <= MAX_LIMIT:
         raise _bad("limit", f"is {limit}; it may be 1 to {MAX_LIMIT}")
     wait = min(_whole(found, "wait_timeout_ms", 0), LONGEST_WAIT_MS) / 1000
-    return Query(since_id, found.get("session_id"), found.get("request_id"), limit, wait)
+    compact = found.get("compact", "true")
+    if compact not in ("true", "false"):
+        raise _bad("compact", f"is {compact[:40]!r}; it is true or false")
+    return Query(since_id, found.get("session_id"), found.get("request_id"), limit, wait, compact == "true")
+
+
+def compacted(events: Sequence[Stored]) -> list[bytes]:
+    """The texts of one page without what the rest of it repeats (rows A29 to A33). What stays whole keeps its bytes."""
+    texts = [event.data for event in events]
+    if not any(map(_PART.search, texts)):
+        return texts
+    try:
+        groups = plan([_decode(text) for text in texts])
+        return [texts[group[0]] if len(group) == 1 else _merged([texts[at] for at in group]) for group in groups]
+    except (msgspec.MsgspecError, ValueError):  # a number that no program can hold: the page stays as it is
+        return texts
+
+
+def _merged(parts: Sequence[bytes]) -> bytes:
+    # The standard library keeps numbers of any size as they are.
+    return json.dumps(
+        merge([json.loads(part) for part in parts]), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    ).encode()
 
 
 class Events:
     """Answers for one store."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, cursor_of: CursorOf | None = None) -> None:
         self._store = store
+        self._cursor_of = cursor_of
 
     async def get(self, request: web.Request) -> web.Response:
         """The handler. Raises ApiError, StoreError."""
@@ -83,11 +119,17 @@ class Events:
         """The answer's JSON text; waits up to `query.wait` seconds for a first event that matches."""
         if query.bootstrap:
             return self._text([], await self._head())
-        since, reset = query.since_id or 0, False
+        since, reset = await self._start(query), False
         if since > await self._head():
             since, reset = 0, True
         events = await self._page(since, query) if reset else await self._first_page(since, query)
-        return self._text(events, await self._head(), reset=reset)
+        texts = compacted(events) if query.compact else [event.data for event in events]
+        return self._text(texts, await self._head(), reset=reset)
+
+    async def _start(self, query: Query) -> int:
+        if query.since_id is None and query.session_id is not None and self._cursor_of is not None:
+            return await self._cursor_of(query.session_id) or 0
+        return query.since_id or 0
 
     async def _first_page(self, since: int, query: Query) -> list[Stored]:
         deadline = asyncio.get_running_loop().time() + query.wait
@@ -110,16 +152,16 @@ class Events:
     async def _head(self) -> int:
         return await self._store.head() or 0
 
-    def _text(self, events: Sequence[Stored], latest: int, *, reset: bool = False) -> bytes:
+    def _text(self, texts: Sequence[bytes], latest: int, *, reset: bool = False) -> bytes:
         return b'{"events":[%b],"epoch":%b,"latest_event_id":"%d"%b}' % (
-            b",".join([event.data for event in events]),
+            b",".join(texts),
             _encode(self._store.epoch),
             latest,
             b',"reset":true' if reset else b"",
         )
 
 
-_NAMES: Final = frozenset({"since_id", "session_id", "request_id", "limit", "wait_timeout_ms"})
+_NAMES: Final = frozenset({"since_id", "session_id", "request_id", "limit", "wait_timeout_ms", "compact"})
 
 
 def _whole(found: dict[str, str], name: str, default: int) -> int:

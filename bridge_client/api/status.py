@@ -1,13 +1,12 @@
 """`GET /status`: whether events get through, by the age of the last acknowledgement and of what waits."""
 
 import os
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from bridge_client.clock import Clock
+from bridge_client.clock import Clock, rfc3339
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Status
 from bridge_client.lag import Lag
@@ -70,6 +69,4 @@ def _id(event_id: int | None) -> str | None:
 
 
 def _time(wall: float | None) -> str | None:
-    if wall is None:
-        return None
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if wall is None else rfc3339(wall)

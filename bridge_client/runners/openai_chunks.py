@@ -18,6 +18,11 @@ class OpenAIChunksTranslator(LineTranslator):
         self._ended = False
         self._calls: dict[str, tuple[Any, int]] = {}  # index -> the call's id, and which of that index it is
 
+    @property
+    def ended(self) -> bool:
+        """Whether the provider has said why it ends. A stream that is over before was cut."""
+        return self._ended
+
     def translate(self, event: Json) -> None:
         if event.get("error") is not None:
             self.turn.break_off()

@@ -22,10 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored, StoreError
 from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
+from bridge_client.store.group_commit import Apply, Write, Written, commit
 from bridge_client.store.sqlite_file import check_same, connect, explain, identify, open_file, renew_epoch
 from bridge_client.store.tail import Tail
 from protocol.event_id import MAX_EVENT_ID
@@ -46,11 +47,6 @@ _T = TypeVar("_T")
 _Events = list[Stored]  # inside the class, `list` is a method
 
 
-class _Write(NamedTuple):
-    event: Admitted
-    done: asyncio.Future[Stored]
-
-
 class SqliteStore:
     """`EventStore` in a SQLite file (WAL, `synchronous=FULL`). Made by `open`."""
 
@@ -60,7 +56,7 @@ class SqliteStore:
         self._max_event_bytes = max_event_bytes
         self._max_queued_bytes = max_queued_bytes
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[_Write | None] = SimpleQueue()
+        self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._queued_bytes = 0
         self._queued_events = 0
         self._entrance = asyncio.Lock()  # held while waiting for room, so that nobody overtakes
@@ -114,8 +110,34 @@ class SqliteStore:
 
     async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
         self._check_open()
-        admitted = admit(event, self._max_event_bytes)
-        size = len(admitted.members)
+        written = await self._store([admit(event, self._max_event_bytes)])
+        return written.stored[0]
+
+    async def transact(self, events: Sequence[Mapping[str, Any] | bytes], apply: Apply) -> Written:
+        """Store the events and what `apply` changes in other tables of the file: all of it, or nothing.
+
+        `apply` runs on the writer's thread, within the transaction, and must not end it. The order of publishes holds
+        for these events too. Raises what `publish` raises, and whatever `apply` raises.
+        """
+        self._check_open()
+        return await self._store([admit(event, self._max_event_bytes) for event in events], apply)
+
+    async def query(self, read: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What `read` sees in one snapshot of the file, on the reader's thread. Raises StoreError."""
+        self._check_open()
+
+        def snapshot() -> _T:
+            self._reader.execute("BEGIN")
+            try:
+                return read(self._reader)
+            finally:
+                self._reader.execute("ROLLBACK")
+
+        return await self._read(snapshot)
+
+    async def _store(self, events: Sequence[Admitted], apply: Apply | None = None) -> Written:
+        write = Write(events, self._loop.create_future(), apply)
+        size = write.size
         async with self._entrance:
             self._check_open()
             while self._queued_events and (
@@ -124,9 +146,8 @@ class SqliteStore:
                 self._room.clear()
                 await self._room.wait()
                 self._check_open()
-            self._queued_events += 1
+            self._queued_events += len(events)
             self._queued_bytes += size
-            write = _Write(admitted, self._loop.create_future())
             self._queue.put(write)
         return await write.done
 
@@ -231,24 +252,25 @@ class SqliteStore:
             self._known_head = head
             self._wake()
 
-    def _written(self, batch: Sequence[_Write], outcome: Sequence[Stored] | StoreError) -> None:
-        self._queued_events -= len(batch)
-        self._queued_bytes -= sum(len(write.event.members) for write in batch)
+    def _written(self, batch: Sequence[Write], outcomes: Sequence[Written | Exception]) -> None:
+        self._queued_events -= sum(len(write.events) for write in batch)
+        self._queued_bytes -= sum(write.size for write in batch)
         self._room.set()
-        if isinstance(outcome, StoreError):
-            for write in batch:
-                if not write.done.done():  # cancelled ones are
-                    error = StoreError(str(outcome))  # each its own: a raised exception collects its traceback
-                    error.__cause__ = outcome.__cause__
-                    write.done.set_exception(error)
-            return
-        for write, stored in zip(batch, outcome, strict=True):
-            if not write.done.done():
-                write.done.set_result(stored)
-        self._tail.append(outcome)
-        if outcome[-1].event_id > self._known_head:
-            self._last = outcome[-1]
-        self._advance(outcome[-1].event_id)
+        stored: _Events = []
+        for write, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Written):
+                stored += outcome.stored
+            if write.done.done():  # cancelled ones are
+                continue
+            if isinstance(outcome, Written):
+                write.done.set_result(outcome)
+            else:
+                write.done.set_exception(outcome)
+        if stored:
+            self._tail.append(stored)
+            if stored[-1].event_id > self._known_head:
+                self._last = stored[-1]
+            self._advance(stored[-1].event_id)
 
     # --- on the reader thread
 
@@ -302,9 +324,9 @@ class SqliteStore:
         connection.close()
         self._tell(self._ended.set_result, None)
 
-    def _take(self) -> tuple[Sequence[_Write], bool]:
+    def _take(self) -> tuple[Sequence[Write], bool]:
         """Wait for work: everything queued, and whether that was the last of it."""
-        batch: list[_Write] = []
+        batch: list[Write] = []
         item = self._queue.get()
         while item is not None:
             batch.append(item)
@@ -314,37 +336,22 @@ class SqliteStore:
                 return batch, False
         return batch, True
 
-    def _attempt(self, connection: sqlite3.Connection, batch: Sequence[_Write]) -> Sequence[Stored] | StoreError:
+    def _attempt(self, connection: sqlite3.Connection, batch: Sequence[Write]) -> Sequence[Written | Exception]:
         try:
-            stored = _commit(connection, batch)
+            outcomes = commit(connection, batch)
             check_same(self._path, self._file)  # after the commit: what is acknowledged is in the file of this name
-            return stored
         except Exception as error:  # whatever it was, nobody may wait for ever
             if connection.in_transaction:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
-            if isinstance(error, StoreError):
-                return error
-            explained = explain(self._path, "write to", error)
-            explained.__cause__ = error
-            return explained
+            return [self._explained(error) for _ in batch]  # each its own: a raised exception collects its traceback
+        return [self._explained(outcome) if isinstance(outcome, sqlite3.Error) else outcome for outcome in outcomes]
+
+    def _explained(self, error: Exception) -> StoreError:
+        explained = StoreError(str(error)) if isinstance(error, StoreError) else explain(self._path, "write to", error)
+        explained.__cause__ = error.__cause__ if isinstance(error, StoreError) else error
+        return explained
 
     def _tell(self, call: Callable[..., object], *args: object) -> None:
         with suppress(RuntimeError):  # the loop was closed without closing the store: nobody is left to tell
             self._loop.call_soon_threadsafe(call, *args)
-
-
-def _commit(connection: sqlite3.Connection, batch: Sequence[_Write]) -> list[Stored]:
-    connection.execute("BEGIN IMMEDIATE")
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
-    first = (row[0] if row else 0) + 1
-    if first + len(batch) - 1 > MAX_EVENT_ID:
-        raise StoreError(f"the event store has used every id up to {MAX_EVENT_ID}; begin a new one")
-    stored = [write.event.stored(event_id) for event_id, write in enumerate(batch, first)]
-    rows = [
-        (event_id, write.event.session_id, write.event.request_id, data)
-        for (event_id, data), write in zip(stored, batch, strict=True)
-    ]
-    connection.executemany("INSERT INTO events (id, session_id, request_id, data) VALUES (?, ?, ?, ?)", rows)
-    connection.execute("COMMIT")
-    return stored

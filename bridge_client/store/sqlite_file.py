@@ -15,14 +15,26 @@ from bridge_client.store import StoreError
 BUSY_SECONDS: Final = 30.0
 """How long a transaction waits for other processes."""
 
-_FIRST: Final = (
-    "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, request_id TEXT, data BLOB NOT NULL)",
-    "CREATE INDEX events_of_session ON events (session_id, id) WHERE session_id IS NOT NULL",
-    "CREATE INDEX events_of_request ON events (request_id, id) WHERE request_id IS NOT NULL",
-    "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+_STEPS: Final = (
+    (
+        "CREATE TABLE events"
+        " (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, request_id TEXT, data BLOB NOT NULL)",
+        "CREATE INDEX events_of_session ON events (session_id, id) WHERE session_id IS NOT NULL",
+        "CREATE INDEX events_of_request ON events (request_id, id) WHERE request_id IS NOT NULL",
+        "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    ),
+    (
+        "CREATE TABLE sessions (session_id TEXT PRIMARY KEY, revision INTEGER NOT NULL,"
+        " cursor_event_id INTEGER NOT NULL, request_id TEXT, message_count INTEGER NOT NULL,"
+        " message_bytes INTEGER NOT NULL, about BLOB NOT NULL)",
+        "CREATE INDEX sessions_by_cursor ON sessions (cursor_event_id)",
+        "CREATE INDEX sessions_with_request ON sessions (request_id) WHERE request_id IS NOT NULL",
+        "CREATE TABLE session_messages (session_id TEXT NOT NULL, position INTEGER NOT NULL, data BLOB NOT NULL,"
+        " PRIMARY KEY (session_id, position)) WITHOUT ROWID",
+    ),
+    DEAD_LETTERS,
 )
-_STEPS: Final = (_FIRST, DEAD_LETTERS)
-"""What brings a file from each schema version to the next, from 0, which is an empty file."""
+"""Step n makes a file of version n one of version n + 1. A step that has been released never changes."""
 
 SCHEMA_VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of the files this code writes."""

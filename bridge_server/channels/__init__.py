@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from bridge_server.auth import Identity
-from bridge_server.hub import EVERYTHING, Filter, Listener
+from bridge_server.hub import Listener
+from bridge_server.message import EVERYTHING, Filter
 from protocol.frames import EMPTY, Payload
 from protocol.server import rate_limited
 from protocol.topics import matches

@@ -2,45 +2,29 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
-
-import msgspec
-from msgspec import Meta, Struct
-from msgspec.json import Decoder
+from typing import Any, Final
 
 from bridge_server.auth import Device
-from bridge_server.channels import Channel, Joined, Ok, Refuse, Socket, bad_join
+from bridge_server.backfill import Reader
+from bridge_server.channels import UNKNOWN_EVENT, Channel, Handled, Joined, Ok, Refuse, Reply, Socket
+from bridge_server.channels.app_requests import NO_CURSOR, read_cursor, read_join
 from bridge_server.channels.presence import Presence
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history import Kept, Log
 from bridge_server.home import RECOVERED, Gap, Home, Homes, Verdict
-from bridge_server.hub import EVERYTHING, Filter, Listener
+from bridge_server.hub import Listener
+from bridge_server.merging import merged_page
+from bridge_server.message import event_payload
 from bridge_server.replay import replay
-from protocol import event_id
 from protocol.codec import Encoded
-from protocol.errors import BadEventId
-from protocol.frames import Binary, Payload
+from protocol.event_id import Cursor
+from protocol.frames import Payload
 from protocol.topics import app_topic, events_topic
-
-MAX_JOIN_BYTES: Final = 8 * 1024
 
 HOME_KEY: Final = "home"
 """The home's own key among the presences of its app topic. A device's is its id, which is 16 characters long."""
-
-BAD_CURSOR: Final = Refuse({"reason": "bad_cursor"})
-
-
-class _Join(Struct):
-    since_id: Any = None
-    epoch: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    session_id: str | None = None
-    types: Annotated[list[str], Meta(max_length=64)] | None = None
-    partials: Literal["all", "merged", "none"] = "all"
-    presence: bool = False
-
-
-_JOIN = Decoder(_Join)
 
 
 class AppChannel(Channel):
@@ -53,6 +37,8 @@ class AppChannel(Channel):
     __slots__ = (
         "_clock",
         "_config",
+        "_cursors",
+        "_device",
         "_epoch",
         "_home",
         "_homes",
@@ -60,13 +46,16 @@ class AppChannel(Channel):
         "_open",
         "_place",
         "_presence",
+        "_reading",
         "_reset_told",
+        "_sent",
         "_since",
         "_unplaced",
         "_verdict",
         "_watches",
     )
 
+    _device: str
     _home: Home
     _listener: Listener
     _since: int | None
@@ -74,8 +63,17 @@ class AppChannel(Channel):
     _verdict: Verdict
     _watches: bool
 
-    def __init__(self, socket: Socket, homes: Homes, presence: Presence, config: Config, clock: Clock) -> None:
+    def __init__(
+        self,
+        socket: Socket,
+        homes: Homes,
+        presence: Presence,
+        config: Config,
+        clock: Clock,
+        cursors: DeviceCursors,
+    ) -> None:
         super().__init__(socket)
+        self._cursors = cursors
         self._homes = homes
         self._presence = presence
         self._config = config
@@ -84,26 +82,25 @@ class AppChannel(Channel):
         self._unplaced = False
         self._place: int | None = None
         self._reset_told = False
+        self._reading = False  # from the home's store
+        self._sent = 0  # the last event of a replay that the app was shown, else its cursor
 
     def join(self, payload: Payload) -> Joined:
-        """`{since_id?, epoch?, session_id?, types?, partials?, presence?}` → the verdict, the place, and the home."""
+        """`{since_id?, epoch?, cursor?, session_id?, types?, partials?, presence?}` → verdict, place, and the home."""
         identity = self.socket.identity
         if not isinstance(identity, Device) or self.socket.topic != app_topic(identity.server_id):
             return Refuse({"reason": "unauthorized"})
-        if isinstance(payload, Binary) or len(bytes(payload)) > MAX_JOIN_BYTES:
-            return Refuse({"reason": "bad_join", "field": "payload"})
-        try:
-            request = _Join() if bytes(payload) == b"null" else _JOIN.decode(payload)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            refusal = bad_join(error)  # a number beyond every id does not even decode
-            return BAD_CURSOR if refusal.response["field"] == "since_id" else refusal
-        try:
-            self._since = None if request.since_id is None else event_id.parse_since(request.since_id)
-        except BadEventId:
-            return BAD_CURSOR
-        self._epoch, self._watches = request.epoch, request.presence
+        request = read_join(payload)
+        if isinstance(request, Refuse):
+            return request
+        self._since, self._epoch = request.since, request.epoch
+        self._watches, self._device = request.presence, identity.device_id
+        if request.stored and (cursor := self._cursors.get(self._device)) is not None:
+            self._epoch, self._since = cursor
         home = self._home = self._homes.get(identity.server_id)
-        self._listener = self.socket.listen(events_topic(identity.server_id), _filter(request))
+        if self._since is not None and self._epoch is None:
+            self._epoch = home.epoch  # the current one is that of now, also when the verdict comes later
+        self._listener = self.socket.listen(events_topic(identity.server_id), request.filter)
         home.watchers[self] = None
         self._verdict = self._judge()
         # Of a home that may have another store when it comes no place is named: an app would go on from there.
@@ -119,14 +116,30 @@ class AppChannel(Channel):
                     "since": self._clock.shown(home.shown_since),
                     "name": home.name,
                 },
+                **({"since_id": _text(self._since)} if request.stored else {}),
             }
         )
+
+    def handle_in(self, event: str, payload: Payload, ref: Any) -> Handled:
+        """`cursor {event_id, epoch?}`, how far this device has read → ok. Without an epoch: the one its events have."""
+        if event != "cursor":
+            return UNKNOWN_EVENT
+        said = read_cursor(payload)
+        if isinstance(said, Reply):
+            return said
+        epoch = said.epoch or self._home.epoch
+        if epoch is None:
+            return NO_CURSOR  # nobody knows what the id belongs to
+        self._cursors.put(self._device, Cursor(epoch, said.event_id))
+        return Reply()
 
     def joined(self) -> None:
         """Be seen, and start what the verdict promised."""
         self._show()
         verdict = self._verdict
-        if verdict.recovered is None:
+        if verdict.fetch:
+            self._replay()
+        elif verdict.recovered is None:
             self._open = True
             self._home.waiting[self] = None
             self._await_home()
@@ -184,14 +197,19 @@ class AppChannel(Channel):
             self.socket.fail("expired")
 
     def home_left(self) -> None:
-        """An open verdict waits for the home only so long."""
-        if self._open:
+        """An open verdict, and a page of its store, wait for the home only so long."""
+        if self._open or self._reading:
             self._await_home()
 
     def nobody_came(self) -> None:
         """The time is up."""
         if self._open:
             self._settle()
+        elif self._reading:
+            if self._home.away(self._clock.now(), self._config.cold_wait):
+                self._home.backfill.give_up()
+            else:
+                self._await_home()  # it was back meanwhile
 
     def status_changed(self) -> None:
         """Tell the app whether its home is there; and its place, if it joined without a cursor.
@@ -232,12 +250,12 @@ class AppChannel(Channel):
 
     def _settle(self) -> None:
         verdict = self._judge()
-        if verdict.recovered is None:
+        if verdict.recovered is None and not verdict.fetch:
             self._await_home()
             return
         self._open = False
         self._home.waiting.pop(self, None)
-        if verdict.recovered:
+        if verdict.recovered or verdict.fetch:
             self._replay()
             return
         assert verdict.gap is not None
@@ -269,28 +287,43 @@ class AppChannel(Channel):
             self.socket.spawn(self._catch_up(log, since, log.head))
 
     async def _catch_up(self, log: Log, since: int, to: int) -> None:
-        caught_up = await replay(log, since, to, send=self._send, drained=self.socket.drained, complete=self._replayed)
-        if caught_up:
-            self._listener.go_live()
-        else:
-            self.socket.fail("expired")
+        self._sent = since
+        with Reader(self._home.backfill, self._device) as reader:
 
-    def _replayed(self, to: int, recovered: bool, last_sent: int) -> bool:
-        self._complete(to, RECOVERED if recovered else self._home.expired(last_sent))
+            async def fetch(place: int, to: int) -> tuple[Sequence[Kept], int] | None:
+                self._reading = True
+                self._await_home()
+                try:
+                    return await reader.read(place, to)
+                finally:
+                    self._reading = False
+
+            drained = self.socket.drained
+            if await replay(log, since, to, send=self._send, drained=drained, complete=self._replayed, fetch=fetch):
+                self._listener.go_live()
+            else:
+                self.socket.fail("expired")
+
+    def _replayed(self, to: int, recovered: bool, reached: int) -> bool:
+        # Not `reached`, which may lie behind events that a filter hid: the rejoin of this app will name `_sent`, too.
+        self._complete(to, RECOVERED if recovered else self._home.expired(min(reached, self._sent)))
         if not recovered:
             # The reply promised these events, or nothing yet: who reads no `replay_complete` must not miss it.
             self.socket.fail("expired")
         return recovered
 
     def _send(self, page: Sequence[Kept]) -> None:
-        form, wants = self._listener.form, self._listener.filter.wants
+        form, filter = self._listener.form, self._listener.filter
         tail = form.codec.tail
+        shown: Sequence[Kept] = [event for event in page if filter.wants(event.type, event.session_id)]
+        if filter.merged:
+            shown = merged_page(shown)
         frames = [
-            form.wrap(Encoded(form.head + tail(form.topic, "session_event", b'{"event":%b}' % event.data)))
-            for event in page
-            if wants(event.type, event.session_id)
+            form.wrap(Encoded(form.head + tail(form.topic, "session_event", event_payload(event.data))))
+            for event in shown
         ]
         if frames:
+            self._sent = shown[-1].event_id
             self.socket.send_events(self._listener, b"".join(frames))
 
     def _complete(self, to: int | None, verdict: Verdict) -> None:
@@ -309,13 +342,6 @@ class AppChannel(Channel):
 
 def _text(number: int | None) -> str | None:
     return None if number is None else str(number)
-
-
-def _filter(request: _Join) -> Filter:
-    if request.session_id is None and request.types is None and request.partials != "none":
-        return EVERYTHING
-    types = None if request.types is None else frozenset(request.types)
-    return Filter(request.session_id, types, request.partials != "none")
 
 
 def show_home(home: Home, presence: Presence, clock: Clock) -> None:

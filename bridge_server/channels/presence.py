@@ -27,7 +27,8 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from bridge_server.channels import Socket
-from bridge_server.hub import Hub, Listener, Message
+from bridge_server.hub import Hub, Listener
+from bridge_server.message import Message
 
 WINDOW_SECONDS: Final = 1.0
 """Changes of one topic are told at most this often; the first after a quiet time at once."""
@@ -327,7 +328,9 @@ class Presence:
             place.quiet_until = now + self.window
             if diff := roster.take_diff():
                 self._topics.publish(_pubsub(topic), Message("presence_diff", diff))
-            newcomers, place.newcomers = place.newcomers[:NEWCOMERS], place.newcomers[NEWCOMERS:]
+            # Who has gone meanwhile takes nobody's turn.
+            there = [(socket, listener) for socket, listener in place.newcomers if listener in listener.topic.listeners]
+            newcomers, place.newcomers = there[:NEWCOMERS], there[NEWCOMERS:]
             state = Raw(roster.state())
             for socket, listener in newcomers:
                 socket.push("presence_state", state)

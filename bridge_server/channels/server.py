@@ -1,6 +1,7 @@
-"""`server:<server_id>`: a home states its store and pushes its events (A200 to A202)."""
+"""`server:<server_id>`: a home states its store, pushes its events (A200 to A202), and is asked for older ones."""
 
 import asyncio
+import logging
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -13,11 +14,14 @@ from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.history import Kept
 from bridge_server.home import Home, Homes, Refused
-from bridge_server.hub import Hub, Message
+from bridge_server.hub import Hub
+from bridge_server.message import Message
 from protocol import event_id
 from protocol.errors import BadEventId
 from protocol.frames import Binary, Payload
 from protocol.topics import events_topic, server_topic
+
+log = logging.getLogger("bridge_server.home")
 
 MAX_JOIN_BYTES: Final = 8 * 1024
 MAX_BATCH_EVENTS: Final = 200
@@ -33,6 +37,7 @@ class _Join(Struct):
     head_id: Any = None
     name: str | None = None
     instance: _Short | None = None
+    backfill: bool = False
 
 
 class _Event(Struct):
@@ -45,9 +50,17 @@ class _Events(Struct):
     prev_id: str | None | UnsetType = UNSET
 
 
+class _Page(Struct):
+    id: str
+    events: list[Raw] = []
+    floor: str | None = None
+    error: str | None = None
+
+
 _JOIN = Decoder(_Join)
 _EVENT = Decoder(_Event)
 _EVENTS = Decoder(_Events)
+_PAGE = Decoder(_Page)
 
 
 class ServerChannel(Channel):
@@ -68,7 +81,7 @@ class ServerChannel(Channel):
         self._clock = clock
 
     def join(self, payload: Payload) -> Joined:
-        """`{protocol, epoch, head_id, name, instance}` → `{hub_epoch, link, resume_from, window, max_event_bytes}`."""
+        """`{protocol, epoch, head_id, name, instance, backfill}` → where to go on, and the limits."""
         identity = self.socket.identity
         if not isinstance(identity, Server) or self.socket.topic != server_topic(identity.server_id):
             return Refuse({"reason": "unauthorized"})
@@ -89,7 +102,7 @@ class ServerChannel(Channel):
         home = self._homes.get(identity.server_id)
         now = self._clock.now()
         try:
-            changed = home.join(self, request.epoch, head, name, request.instance, now)
+            changed = home.join(self, request.epoch, head, name, request.instance, now, backfill=request.backfill)
         except Refused as refusal:
             return Refuse({"reason": refusal.reason, **refusal.details})
         self._home = home
@@ -110,8 +123,25 @@ class ServerChannel(Channel):
             }
         )
 
+    def joined(self) -> None:
+        """The home has its answer: ask it for what its apps wait for."""
+        backfill = self._home.backfill
+        if self._home.holder is not self:
+            return  # somebody took over meanwhile
+        if backfill.able:
+            backfill.opened(self._ask)
+        else:
+            backfill.give_up()
+
+    def _ask(self, page_id: str, after: int, to: int, limit: int) -> None:
+        page = {"id": page_id, "epoch": self._home.epoch, "after_id": str(after), "to_id": str(to), "limit": limit}
+        self.socket.push("backfill", page)
+
     def handle_in(self, event: str, payload: Payload, ref: Any) -> Handled:
-        """`session_event {event, prev_id}` and `session_events {events, prev_id}` → ok `{acked_id}`."""
+        """`session_event {event, prev_id}` and `session_events {events, prev_id}` → ok `{acked_id}`.
+
+        `backfill_page {id, events, floor}` or `{id, error}`, the answer to our push `backfill` → ok.
+        """
         if isinstance(payload, Binary):
             return self._refused("bad_push")
         try:
@@ -125,6 +155,8 @@ class ServerChannel(Channel):
                 if len(many.events) > 1 and sum(map(len, map(bytes, many.events))) > MAX_BATCH_BYTES:
                     return self._refused("bad_push", message=f"more than {MAX_BATCH_BYTES} bytes of events")
                 return self._take(many.events, many.prev_id)
+            if event == "backfill_page":
+                return self._take_page(_PAGE.decode(payload))
         except (msgspec.MsgspecError, RecursionError):
             return self._refused("bad_push")
         return UNKNOWN_EVENT
@@ -161,9 +193,18 @@ class ServerChannel(Channel):
         head = b"null" if home.head is None else b'"%d"' % home.head
         return Reply("ok", Raw(b'{"acked_id":%b}' % head))
 
+    def _take_page(self, page: _Page) -> Reply:
+        home = self._home
+        if home.holder is not self:
+            return self._refused("stale_link")
+        wrong = home.backfill.answered(page.id, page.events, page.floor, page.error, self._config.max_event_bytes)
+        if wrong is None:
+            return Reply()
+        log.warning("home %s answered a backfill with what was not asked for: %s", home.server_id, wrong)
+        return self._refused("bad_push", message=wrong)
+
     def _publish(self, kept: Kept) -> None:
-        payload = b'{"event":%b}' % kept.data
-        message = Message("session_event", payload, event_id=kept.event_id, type=kept.type, session_id=kept.session_id)
+        message = Message.of_event(kept.event_id, kept.data, kept.type, kept.session_id)
         self._hub.publish(self._events_topic, message)
         self._homes.events += 1
         self._home.advanced()

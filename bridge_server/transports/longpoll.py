@@ -56,7 +56,8 @@ class LongPolling:
         """Answer one request. Raises nothing but cancellation, and ConnectionError when the client is gone."""
         headers = Headers()
         for name, value in request.headers.items():
-            headers[name] = value
+            # What is no ASCII (a cookie, say) as the bytes that came: that is all that these headers take.
+            headers[name] = value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("latin-1")
         # Who may read the answer: Phoenix lets every site.
         shared = {"Vary": "Origin"}
         try:
@@ -65,7 +66,7 @@ class LongPolling:
             if origin := request.headers.get("Origin"):
                 shared["Access-Control-Allow-Origin"] = origin
             if request.method == "OPTIONS":
-                return _preflight(request, shared)
+                return _preflight(headers, shared)
             if request.method == "GET":
                 return await self._get(request, headers, mount, shared)
             if request.method == "POST":
@@ -81,6 +82,10 @@ class LongPolling:
         self, request: web.Request, headers: Headers, mount: Mount, shared: dict[str, str]
     ) -> web.StreamResponse:
         session, token = self._find(request, mount)
+        if session is not None and session.writing is not None:
+            # Who polls again before it has the whole answer has lost it. (A POST may well come meanwhile.)
+            session.close(1001, "an answer was lost")
+            session = None
         if session is None:
             return self._connect(request, headers, mount, shared)
         ready = await session.poll()
@@ -101,9 +106,6 @@ class LongPolling:
         identity = session.peer.identity if session.peer is not None else None
         if identity is not None and not self._stands(identity):
             session.close(1001, "credential_revoked")
-        elif session.writing is not None:
-            # Who polls again before it has the whole answer has lost it.
-            session.close(1001, "an answer was lost")
         return (None if session.ended else session), token
 
     def _connect(
@@ -182,7 +184,7 @@ async def _deliver(request: web.Request, session: Session, token: str, shared: d
     if transport is None or transport.is_closing():
         raise ConnectionResetError("the client of a poll is gone")
     response = _json(wire.batch(session.take(), token), shared)
-    session.writing = transport
+    session.answering(transport)
     try:
         await response.prepare(request)
         await response.write_eof()
@@ -190,7 +192,7 @@ async def _deliver(request: web.Request, session: Session, token: str, shared: d
         session.close(1001, "an answer was lost")
         raise
     finally:
-        session.writing = None
+        session.answered()
     return response
 
 
@@ -216,9 +218,9 @@ def _json(body: bytes, headers: dict[str, str], status: int = 200) -> web.Respon
     )
 
 
-def _preflight(request: web.Request, shared: dict[str, str]) -> web.Response:
+def _preflight(headers: Headers, shared: dict[str, str]) -> web.Response:
     allowed = {
-        "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", "")[:1024],
+        "Access-Control-Allow-Headers": ", ".join(headers.get_all("Access-Control-Request-Headers"))[:1024],
         "Access-Control-Allow-Methods": "get, post, options",
         "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
     }

@@ -11,10 +11,10 @@ cursor. No timer and no task belongs to a session: the port's tick ends windows 
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Callable
 from typing import Final
 
-from bridge_server.outbox import HANDOVER
 from bridge_server.peer import Peer
 from bridge_server.transports import longpoll_wire as wire
 from bridge_server.transports.handshake import Mount
@@ -40,6 +40,7 @@ class Session:
         "_readable",
         "_reading",
         "_size",
+        "_unsent",
         "ended",
         "id",
         "mount",
@@ -69,6 +70,7 @@ class Session:
         self._poll: asyncio.Future[bool] | None = None
         self._batch: list[bytes] = []
         self._size = 0
+        self._unsent = 0  # of the answer that is being written, when that was last looked at
         self._reading = True
         self._readable: asyncio.Future[None] | None = None
         self._lock: asyncio.Lock | None = None
@@ -81,14 +83,14 @@ class Session:
     # What the peer and the port say.
 
     def write(self, data: bytes) -> None:
-        """See the contract. What is written in one turn leaves in one batch, of about HANDOVER bytes at most."""
+        """See the contract. What is written in one turn leaves in one batch, of about one handover at most."""
         if self.ended is not None:
             return
         if not self._batch:
             asyncio.get_running_loop().call_soon(self._complete)
         self._batch.append(data)
         self._size += len(data)
-        if self._size >= HANDOVER:
+        if self._size >= self._port.budget.marks.handover_bytes:
             self._fill()
 
     def unsent(self) -> int:
@@ -132,6 +134,8 @@ class Session:
         if self._poll is not None:
             if now >= self._deadline and not self._batch:
                 self._end_poll()
+        elif self.writing is not None and (unsent := self.writing.get_write_buffer_size()) < self._unsent:
+            self._unsent, self._last_poll = unsent, now  # a slow client that is fetching its answer is no idle one
         elif now - self._last_poll >= self.mount.poll_window * PATIENCE:
             self.close(1001, "idle")
 
@@ -165,6 +169,16 @@ class Session:
         batch, self._batch = self._batch, []
         self._size = 0
         return b"".join(batch)
+
+    def answering(self, transport: asyncio.Transport) -> None:
+        """The batch that was taken is written to `transport` from now on."""
+        self.writing = transport
+        self._unsent = sys.maxsize
+
+    def answered(self) -> None:
+        """All of it was handed over, or the client is gone."""
+        self.writing = None
+        self._last_poll = self._port.clock.now()
 
     def _complete(self) -> None:
         if self._poll is not None and self._batch:

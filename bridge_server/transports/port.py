@@ -27,6 +27,7 @@ from bridge_server.peer import Peer
 from bridge_server.transports import Transport
 from bridge_server.transports.deflate import MARKING
 from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, decide, http_date, switching
+from bridge_server.transports.strangers import Strangers
 from bridge_server.transports.websocket import WebSocketDriver
 from protocol.loopback import client_address
 
@@ -96,6 +97,7 @@ class Port:
         self.drivers: set[Connection] = set()
         """Every connected peer, whatever carries it. Who carries one joins in, and leaves at the end."""
         self.splits: set[Split] = set()
+        self.strangers = Strangers(limits, trusted_proxies)
         self.draining = False
         self.refusals: dict[str, int] = {}
         self._server: asyncio.Server | None = None
@@ -160,6 +162,7 @@ class Port:
             driver.tick(now)
         for split in tuple(self.splits):
             split.tick(now)
+        self.strangers.sweep()
         self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
 
     def stop_listening(self) -> None:
@@ -227,10 +230,13 @@ class Split(asyncio.Protocol):
         """A new connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._port.splits.add(self)
+        if not self._port.strangers.take(transport):
+            self._answer(HttpRefusal(429, "too_many_connections"))
 
     def data_received(self, data: bytes) -> None:
         """Part of the head, perhaps with what follows it."""
-        self._head += data
+        # Line ends before a request mean nothing (RFC 9112 section 2.2), the end of a head least of all.
+        self._head = self._head + data if self._head else data.lstrip(b"\r\n")
         end = self._head.find(b"\r\n\r\n")
         if (end if end >= 0 else len(self._head)) > MAX_HEAD:
             self._answer(HttpRefusal(431, "bad_request", f"a request head is at most {MAX_HEAD} bytes"))
@@ -242,6 +248,8 @@ class Split(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection ended before its head was read, or was answered here."""
         self._port.splits.discard(self)
+        if self._transport is not None:
+            self._port.strangers.drop(self._transport)
 
     def tick(self, now: float) -> None:
         """End a connection that does not finish its head."""
@@ -297,9 +305,11 @@ class Split(asyncio.Protocol):
         # The protocol holds on to the request while it lives: 2 KB that nobody reads again, and the credential.
         request.headers.clear()
         request.path = ""
-        driver = WebSocketDriver(transport, protocol, mount, window_bits, port.clock, port.drivers.discard)
+        handover = port.budget.marks.handover_bytes
+        driver = WebSocketDriver(transport, protocol, mount, window_bits, port.clock, port.drivers.discard, handover)
         driver.peer = port.connected(driver, accepted)
         port.splits.discard(self)
+        port.strangers.drop(transport)
         transport.set_protocol(driver)
         driver.started(rest)
 
@@ -312,7 +322,7 @@ class Split(asyncio.Protocol):
 
 def _looks_like_http(data: bytes) -> bool:
     # A TLS hello or plain garbage never ends a head; aiohttp answers it with its own 400.
-    return data[:1].isalpha() or data[:1] in (b"\r", b"\n")
+    return not data or data[:1].isalpha()
 
 
 def _response(refusal: HttpRefusal, now: float) -> bytes:

@@ -21,6 +21,7 @@ from bridge_server.clock import Clock
 from bridge_server.peer import Peer
 from bridge_server.transports.deflate import DeflatedFrame, inflate, wrapper
 from bridge_server.transports.handshake import Mount
+from bridge_server.transports.shortcut import Shortcut
 from protocol.codec import Encoded
 from protocol.errors import ProtocolError
 
@@ -35,9 +36,10 @@ MAX_FRAGMENTS: Final = 1024
 CLOSE_SECONDS: Final = 5.0
 """How long a peer may take to answer or take a goodbye before the connection is aborted."""
 
-WRITE_HIGH: Final = 64 * 1024
-
 _FAULTS: Final = frozenset({1002, 1003, 1007, 1009})
+
+# Looked up once: every look-up of an enumeration's member costs a call.
+_TEXT, _BINARY = Opcode.TEXT, Opcode.BINARY
 
 _TEXT_HEAD, _BINARY_HEAD = 0x80 | Opcode.TEXT, 0x80 | Opcode.BINARY
 
@@ -73,6 +75,7 @@ class WebSocketDriver(asyncio.Protocol):
         "_protocol",
         "_reading",
         "_rest",
+        "_shortcut",
         "_transport",
         "peer",
         "wrap",
@@ -87,6 +90,7 @@ class WebSocketDriver(asyncio.Protocol):
         window_bits: int | None,
         clock: Clock,
         on_gone: Callable[["WebSocketDriver"], None],
+        handover: int,
     ) -> None:
         # `window_bits` is None without permessage-deflate.
         self.peer: Peer | None = None
@@ -95,6 +99,7 @@ class WebSocketDriver(asyncio.Protocol):
         self._transport = transport
         self._protocol = protocol
         self._limit = mount.max_frame_bytes
+        self._shortcut = Shortcut(mount.max_frame_bytes)
         self._idle_timeout = mount.idle_timeout
         self._ping_interval = mount.ping_interval
         self._clock = clock
@@ -107,7 +112,7 @@ class WebSocketDriver(asyncio.Protocol):
         self._deflated = False
         self._reading = True
         self._rest = b""
-        transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
+        transport.set_write_buffer_limits(high=handover, low=handover // 4)
 
     def started(self, rest: bytes) -> None:
         """Answer the handshake, and take the frames that came with it."""
@@ -141,23 +146,25 @@ class WebSocketDriver(asyncio.Protocol):
         self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        protocol = self._protocol
-        protocol.receive_data(data)
         peer = self.peer
         if peer is None:
             return
+        protocol = self._protocol
         peer.outbox.cork()
-        for received in protocol.events_received():
-            if self._deadline is not None:
-                break
-            if isinstance(received, Frame):
-                self._take(peer, received)
+        for opcode, piece in self._shortcut.cut(data):
+            if not opcode:
+                protocol.receive_data(piece)
+                for received in protocol.events_received():
+                    if self._deadline is None and isinstance(received, Frame):
+                        self._take(peer, received)
+            elif self._deadline is None and protocol.state is OPEN:
+                peer.receive(piece, binary=opcode == Opcode.BINARY)
         peer.outbox.uncork()
         self._pump()
 
     def _take(self, peer: Peer, received: Frame) -> None:
         opcode = received.opcode
-        if opcode == Opcode.TEXT or opcode == Opcode.BINARY:
+        if opcode is _TEXT or opcode is _BINARY:
             self._deflated = isinstance(received, DeflatedFrame)
             if received.fin:
                 self._message(peer, bytes(received.data), opcode)
@@ -289,7 +296,7 @@ class WebSocketDriver(asyncio.Protocol):
                 self.peer.gone("idle")
             self.close(1001, "idle")
         elif self.peer is not None and self.peer.outbox.stuck(now):
-            self.peer.outbox.cut()
+            self.peer.outbox.cut("stuck")
         elif self._ping_interval and now - self._pinged >= self._ping_interval:
             self._ping(now)
 

@@ -11,7 +11,7 @@
 Nothing is changed in place (row A33): what comes out are other objects, or the same ones untouched.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeVar
 
 from protocol.events.agent_app import text_of
@@ -35,18 +35,21 @@ def compact(events: Sequence[_Event]) -> list[dict[str, Any]]:
     return [merge([events[index] for index in group]) for group in plan(events)]
 
 
-def plan(events: Sequence[_Event]) -> list[list[int]]:
+def plan(events: Sequence[_Event], *, adjacent: bool = False, repeated: bool = True) -> list[list[int]]:
     """What `compact` would do: the groups of indices that become one event each, in the order of their last.
 
-    A group of one index is that event as it is: who holds its bytes can pass them on.
+    A group of one index is that event as it is: who holds its bytes can pass them on. With `adjacent` nothing at all
+    stands between the parts of a group: so whoever has had an event of the result has had everything up to its id, and
+    can resume from it. Without `repeated` nothing is dropped.
     """
-    dropped = _redundant(events)
+    dropped = _redundant(events) if repeated else frozenset()
     groups: list[list[int]] = []
-    open_groups: dict[Hashable, tuple[list[int], Hashable, int]] = {}  # request -> its group, of what, how long
+    # Request (adjacent: the only one) -> its group, of what, how long.
+    open_groups: dict[Hashable, tuple[list[int], Hashable, int]] = {}
     for index, event in enumerate(events):
         if index in dropped:
             continue
-        request = _request(event)
+        request = None if adjacent else _request(event)
         key = part_key(event)
         size = _size(event) if key is not None else 0
         before = open_groups.get(request)
@@ -194,6 +197,9 @@ _PARTS: Final[dict[str, _Part]] = {
     "LLM_PARTIAL": _Part(_llm_facets, _llm_text, _llm_put),
 }
 
+PARTS: Final = frozenset(_PARTS)
+"""The types of events that carry a piece of a text whose whole comes later."""
+
 
 def _size(event: _Event) -> int:
     text = _PARTS[event["type"]].text(event)
@@ -228,7 +234,11 @@ def _whole(event: _Event) -> tuple[str, Text] | None:
     return None
 
 
-def _redundant(events: Sequence[_Event]) -> set[int]:
+WHOLES: Final = frozenset({"final", "message_received", "LLM_OUTPUT", "assistant_message", "tool_results"})
+"""Types that decide, beside those of the parts themselves, which parts are repeated."""
+
+
+def _redundant(events: Sequence[_Event]) -> Set[int]:
     """The indices of parts whose whole follows and says the same."""
     found: set[int] = set()
     replies: dict[Hashable, list[int]] = {}  # (type of part, request) -> the parts of the phase under way

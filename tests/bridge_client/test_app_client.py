@@ -352,6 +352,25 @@ async def test_an_open_verdict_is_taken_from_replay_complete() -> None:
         assert await take(client, 3) == [6, CaughtUp(6), 7]
 
 
+@pytest.mark.parametrize(("known", "kept"), [("mine", "mine"), (None, "e")])
+async def test_events_under_an_open_verdict_keep_the_epoch_of_the_cursor(known: str | None, kept: str) -> None:
+    """A drop in the middle of a long history must not lose it: the ids would be taken for another epoch's."""
+    joins = []
+
+    async def hub_side(peer: Peer) -> None:
+        joins.append(await peer.join(reply("9", recovered=None)))
+        await send(peer, 3, 4)
+        if len(joins) == 1:
+            peer.reset()
+
+    async with scripted_hub(hub_side) as hub, receiving(hub, (known, 2)) as client:
+        assert await take(client, 2) == [3, 4]
+        assert client.cursor == Place(kept, 4)
+        while len(joins) < 2:
+            await asyncio.sleep(0)
+    assert joins[1] == {"partials": "all", "epoch": kept, "since_id": "4"}
+
+
 async def test_a_hub_without_memory_and_home_is_one_gap_and_the_cursor_waits_for_the_home() -> None:
     joins = []
 

@@ -82,6 +82,19 @@ async def test_serve_answers_programs_on_this_machine(home: Home, tmp_path: Path
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
 
 
+async def test_serve_keeps_sessions_over_restarts(home: Home) -> None:
+    for status in (201, 409):
+        async with serving(*home.words("serve", "--api-port", "0")) as (_, about), aiohttp.ClientSession() as session:
+            headers = {"Authorization": f"Bearer {local_token.obtain(home.state)}"}
+            url = about["api_url"] + "/sessions"
+            async with session.post(url, headers=headers, json={"session_id": "s"}) as answer:
+                assert answer.status == status
+            async with session.post(url + "/s/send", headers=headers, json={"content": "hi"}) as answer:
+                assert (await answer.json())["error"]["code"] == "no_runner"
+            async with session.get(url + "/s/messages", headers=headers) as answer:
+                assert (await answer.json())["cursor_event_id"] == "2"
+
+
 async def test_events_are_served_while_there_is_no_hub(tmp_path: Path) -> None:
     """Nothing is printed before the home forwards: where it answers stands in the file."""
     state = tmp_path / "state"

@@ -1,5 +1,6 @@
 """The home's settings: three spellings of one name, and an error that uses its owner's."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -46,6 +47,18 @@ def test_every_setting_can_stand_in_the_environment() -> None:
         "api": "false",
         "api_host": "::1",
         "api_origins": "https://a.example, https://b.example",
+        "runner": "command",
+        "runner_url": "http://127.0.0.1:11434/v1",
+        "runner_model": "small",
+        "runner_key_env": "MY_KEY",
+        "runner_key_file": "/key",
+        "runner_system": "Be brief.",
+        "runner_tools": "/project",
+        "runner_ask": "false",
+        "runner_command": "agent --say 'good morning'",
+        "runner_resume": "agent --go-on",
+        "runner_format": "codex",
+        "runner_dir": "/project",
     }
     environ = {f"SESSION_BRIDGE_{row.name.upper()}": texts.get(row.name, "7") for row in fields(Config)}
     config = Config.from_env(environ)
@@ -56,6 +69,9 @@ def test_every_setting_can_stand_in_the_environment() -> None:
     assert (config.source, config.source_token_file) == (texts["source"], Path("/token"))
     assert (config.api, config.api_host) == (False, "::1")
     assert config.api_origins == ("https://a.example", "https://b.example")
+    assert (config.runner_ask, config.runner_tools, config.runner_dir) == (False, Path("/project"), Path("/project"))
+    for name in ("runner", "runner_url", "runner_model", "runner_key_env", "runner_system", "runner_command"):
+        assert getattr(config, name) == texts[name]
     assert {getattr(config, row.name) for row in fields(Config) if row.name not in texts} == {7}
 
 
@@ -105,3 +121,27 @@ def test_hub_and_home_share_one_state_directory() -> None:
 
     for environ in ({"XDG_STATE_HOME": "/x"}, {}, {"XDG_STATE_HOME": "relative"}):
         assert default_state_dir(environ) == hubs(environ)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"runner": "oracle"}, "--runner = 'oracle'"),
+        ({"runner": "openai"}, "runner_model: name the model"),
+        ({"runner": "openai", "runner_model": "m", "runner_url": "ftp://x"}, "must be http"),
+        ({"runner": "openai", "runner_model": "m", "runner_key_env": "K", "runner_key_file": "/k"}, "name one of them"),
+        ({"runner": "command"}, "runner_command: name the command line"),
+        ({"runner": "command", "runner_command": "agent 'x"}, "its quotes do not match"),
+    ],
+)
+def test_a_runner_that_can_not_be_used_is_refused_by_its_name(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(BadConfig, match=re.escape(said)):
+        Config.from_env({}, **settings)
+
+
+def test_the_key_of_an_endpoint_is_in_the_environment_under_the_name_that_its_owner_chose() -> None:
+    config = Config(runner="openai", runner_model="m", runner_key_env="MY_KEY")
+    assert config.runner_key({"MY_KEY": " k-1\n"}) == "k-1"
+    assert Config(runner="openai", runner_model="m").runner_key({}) == ""
+    with pytest.raises(BadConfig, match="the environment has no MY_KEY"):
+        config.runner_key({"MY_KEY": " "})

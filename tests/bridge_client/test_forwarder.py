@@ -56,7 +56,14 @@ async def test_what_is_said_on_the_wire() -> None:
         assert hub.requests[0].headers["Authorization"] == "Bearer credential"
     events = [json.loads(event.data) for event in await store.list()]
     join, batch, single = seen
-    assert join == {"protocol": 1, "epoch": store.epoch, "head_id": "3", "name": "a home", "instance": "one"}
+    assert join == {
+        "protocol": 1,
+        "epoch": store.epoch,
+        "head_id": "3",
+        "name": "a home",
+        "instance": "one",
+        "backfill": True,
+    }
     assert batch[2:] == [f"server:{SERVER_ID}", "session_events", {"events": events[:3], "prev_id": None}]
     assert single[2:] == [f"server:{SERVER_ID}", "session_event", {"event": events[3], "prev_id": "3"}]
     mark = Mark(4, sha256((await store.list())[3].data).hexdigest())

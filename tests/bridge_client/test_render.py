@@ -1,12 +1,16 @@
 """What strangers write can be shown on a terminal, and does nothing there."""
 
+import io
 import json
+import re
 import unicodedata
 
 import pytest
+from rich.console import Console
 
 from bridge_client.app_client import CaughtUp, Event, Gap, ServerStatus
-from bridge_client.render import harmless, render
+from bridge_client.render import GROWING_LINES, harmless, render, show, status_line
+from bridge_client.transcript import Block, Kind, Standing
 
 
 def event(kind: str = "partial", session: str | None = "s-1", **more: object) -> Event:
@@ -75,3 +79,58 @@ def test_gaps_and_status_have_lines_of_their_own() -> None:
     assert render(Gap("expired", 4, 9), 0.0)[9:] == ("-- gap: expired; missing behind 4, held behind 9")
     assert render(ServerStatus(False, "2024-01-01T00:00:00Z"), 0.0)[9:] == "-- home offline since 2024-01-01T00:00:00Z"
     assert render(CaughtUp(None), 0.0)[9:] == "-- live from here on"
+
+
+def drawn(block: Block, **options: bool) -> str:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="truecolor")
+    console.print(show(block, **options))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+KINDS: tuple[Kind, ...] = ("reply", "user", "tool", "notice", "line", "warning", "error")
+
+
+@pytest.mark.parametrize("growing", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_text_of_a_block_drives_the_terminal_or_is_read_as_markup(kind: Kind, growing: bool) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066\u200f\ufeff\x00\x7f\r[bold red]x[/] [link=evil]"
+    block = Block(kind, evil, evil, session_id=evil)
+    block.grow(evil)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", drawn(block, growing=growing))  # colours are rich's own
+    assert [c for c in text if unicodedata.category(c) in {"Cc", "Cf", "Zl", "Zp", "Cs"} and c != "\n"] == []
+    assert "owned" in text
+    assert "[bold red]x[/]" in text.replace("\n", "")
+
+
+def test_A220_tools_are_folded_and_unfolded() -> None:
+    block = Block("tool", "seq", "".join(f"{number}\n" for number in range(1, 11)))
+    assert plain(drawn(block)) == ["✓ seq", "1", "2", "3", "… 7 more lines"]
+    assert plain(drawn(block, unfold=True)) == ["✓ seq", *map(str, range(1, 11))]
+    block.failed = True
+    assert plain(drawn(block))[0] == "✗ seq"
+    growing = Block("tool", "seq")
+    growing.grow("1\n2\n3\n4")
+    assert plain(drawn(growing, growing=True)) == ["▸ seq", "2", "3", "4"]
+
+
+def test_A220_a_growing_reply_shows_its_end_and_a_broken_one_says_so() -> None:
+    block = Block("reply", "assistant", session_id="s")
+    block.grow("".join(f"line {number}\n" for number in range(100)) + "now")
+    shown = plain(drawn(block, growing=True))
+    assert (shown[0], shown[-1], len(shown)) == ("[s] assistant", "now▌", GROWING_LINES + 1)
+    broken = Block("reply", "assistant", "half", broken_off=True)
+    assert plain(drawn(broken)) == ["assistant", "half", "… broke off here"]
+
+
+def test_the_status_line_says_link_home_and_lag() -> None:
+    assert status_line(Standing(), 0.0, link=None).plain == "○ connecting · catching up"
+    here = Standing(home=True, live=True, last_id=7, last_time=90.0)
+    said = "● connected · home online · event 7 · live · last dated event 10.0 s ago"
+    assert status_line(here, 100.0, link=True).plain == said
+    behind = status_line(here, 90.0 + 3 * 3600, link=True, behind=12).plain
+    assert behind.endswith("event 7 · 12 events behind · last dated event 3 h ago")
+    assert status_line(Standing(home=False), 0.0, link=True).plain.startswith("○ connected · home offline")
+
+
+def plain(text: str) -> list[str]:
+    return [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]

@@ -21,7 +21,7 @@ import pytest
 
 from bridge_client.store import StoreError
 from bridge_client.store.sqlite import SqliteStore
-from bridge_client.store.sqlite_file import SCHEMA_VERSION, connect
+from bridge_client.store.sqlite_file import connect
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -174,7 +174,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     await (await SqliteStore.open(path)).close()
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.execute("PRAGMA user_version = 99")
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"newer version.*upgrade"):

@@ -199,7 +199,7 @@ def test_A21_a_cursor_may_come_as_text_or_as_a_whole_number(text: str) -> None:
 # Filters.
 
 SHOWN = [
-    event(1, "partial", "one"),
+    event(1, "partial", "one", message={"role": "assistant", "content": "not in the final"}),
     event(2, "final", "one"),
     event(3, "partial", "two"),
     event(4, "final", None),

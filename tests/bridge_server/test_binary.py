@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge_server.channels.presence import Presence
-from bridge_server.hub import Message
+from bridge_server.message import Message
 from tests.support.echo_channel import add_echo_channel
 from tests.support.raw_socket import BINARY, TEXT, RawSocket
 from tests.support.recorded_server import PREFIX, RecordedServer, recorded_server

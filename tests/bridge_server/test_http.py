@@ -99,8 +99,6 @@ async def test_ready_is_503_while_draining(hub: Hub) -> None:
         ("GET", "/../etc/passwd", 404, "not_found"),
         ("POST", "/health", 405, "method_not_allowed"),
         ("DELETE", "/metrics", 405, "method_not_allowed"),
-        ("GET", "/socket/websocket", 400, "bad_request"),
-        ("POST", "/socket/websocket", 400, "bad_request"),
         ("GET", "/socket", 404, "not_found"),
     ],
 )

@@ -5,7 +5,8 @@ import gc
 from typing import Any
 
 from bridge_server.channels import Channel, Joined, Ok, Reply, Socket
-from bridge_server.hub import EVERYTHING, Filter, Form, Group, Hub, Message
+from bridge_server.hub import Group, Hub, Topic
+from bridge_server.message import EVERYTHING, Filter, Form, Message
 from bridge_server.pubsub.memory import MemoryPubSub
 from protocol.codec import V1, V2
 from tests.support.virtual_time import settle, virtual_time
@@ -358,5 +359,5 @@ def test_a_filter_narrows_events_and_nothing_else() -> None:
     assert both.wants("final", "s")
     assert not both.wants("final", "t")
     assert not both.wants("final", None)
-    group = Group(Form(V2, "t", b"", wrap), both)
+    group = Group(Topic(Hub(MemoryPubSub()), "t"), Form(V2, "t", b"", wrap), both)
     assert group.deliver([Message("server_status", b"{}")]) == 0  # nobody listens, and it is not hidden either

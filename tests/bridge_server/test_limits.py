@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +318,26 @@ async def test_a_long_poll_session_counts_like_a_socket(tmp_path: Path) -> None:
             async with http.get(session) as answer:
                 replies = [json.loads(message)[4]["response"] for message in (await answer.json())["messages"]]
             assert [reply["reason"] for reply in replies] == ["unmatched topic"] * 10 + ["rate_limited"]
+
+
+async def test_who_says_nothing_takes_no_more_than_a_share_of_the_connections(tmp_path: Path) -> None:
+    """Unfinished heads and requests whose body never comes count alike, and give their place back when they end."""
+    stuck = b"POST /api/pairing/redeem HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
+    async with running_hub(tmp_path, address_connections=2) as hub, AsyncExitStack() as stack:
+        listener = hub._listener
+        assert listener is not None
+        silent = [await stack.enter_async_context(RawSocket(hub.port)) for _ in range(4)]
+        silent[0].send(stuck)
+        silent[1].send(b"GET /")
+        while len(listener.strangers) < 4:
+            await asyncio.sleep(0.01)
+        async with RawSocket(hub.port) as one_more:
+            answer = await one_more.response()
+            assert answer.status == 429
+            assert json.loads(answer.body) == {"reason": "too_many_connections"}
+        await silent[0].__aexit__(None, None, None)
+        while len(listener.strangers) == 4:
+            await asyncio.sleep(0.01)
+        async with RawSocket(hub.port) as next_one:
+            next_one.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await next_one.response()).status == 200

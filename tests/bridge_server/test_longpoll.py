@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.longpoll_client import LongPollClient, longpoll_client
+from tests.support.raw_socket import RawSocket
 from tests.support.recorded_server import PREFIX, RecordedServer, recorded_server
 
 PATH = f"{PREFIX}/socket/longpoll"
@@ -151,6 +152,23 @@ async def test_t52_line_101_is_refused_with_a_status_that_the_client_retries(cli
     lines = [join("room:1"), *(["1", str(number), "room:1", "ping", {}] for number in range(2, 102))]
     assert await client.said(*lines) == {"status": 413, "reason": "too_large"}
     assert [message[1] for message in await client.poll_until(100)] == [str(number) for number in range(1, 101)]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+@pytest.mark.parametrize("name", ["Cookie", "X-Phoenix-AuthToken", "Origin", "Access-Control-Request-Headers"])
+@pytest.mark.parametrize("value", ["grün €".encode(), b"\xff\xfe", b"\xed\xa0\x80"])
+async def test_any_bytes_in_a_header_are_answered_with_a_status(
+    server: RecordedServer, method: str, name: str, value: bytes
+) -> None:
+    async with RawSocket(server.port) as socket:
+        lines = f"{method} {PATH}?vsn=2.0.0 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n{name}: ".encode()
+        socket.send(lines + value + b"\r\n\r\n")
+        answer = await socket.response()
+    assert answer.status == 200
+    if method == "OPTIONS" and name != "Origin":
+        assert "access-control-allow-headers" in answer.headers
+    else:
+        assert json.loads(answer.body)["status"] in (403, 410)
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,37 @@ async def test_an_answer_that_is_not_read_ends_the_session_when_the_client_polls
         assert ids(messages) == [str(number) for number in range(1, 10)]
 
 
+async def test_a_slow_client_may_post_and_take_its_time_while_an_answer_is_on_its_way(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene, longpoll_client(scene.hub.url, scene.token) as client:
+        await scene.joined(client)
+        async with RawSocket(scene.hub.port) as socket:
+            socket.stop_reading()
+            socket.send(request(scene, client))
+            await scene.until_waiting()
+            sent = await scene.home.publish(1, text="x" * 1_000_000)
+            session = scene.session
+            await scene.until(lambda: session.writing is not None)
+            now, rounds, found = scene.hub.clock.now(), 0, b""
+            while (answer := session.writing) is not None:
+                assert await client.post([None, "9", "phoenix", "heartbeat", {}]) == 200
+                unsent = answer.get_write_buffer_size()
+                while session.writing is answer and answer.get_write_buffer_size() == unsent:
+                    socket.read_on()
+                    found += await socket.take(16 * 1024)
+                    socket.stop_reading()
+                if session.writing is answer:
+                    now, rounds = now + 16.0, rounds + 1
+                    session.tick(now)  # a second more than the time after which it would be idle
+            assert rounds
+            head, _, body = found.partition(b"\r\n\r\n")
+            socket.read_on()
+            body += await socket.take(int(head.lower().partition(b"content-length: ")[2].split()[0]) - len(body))
+        assert session.ended is None
+        events = [json.loads(text) for text in json.loads(body)["messages"]]
+        assert ids(events) == sent
+        assert {message[1] for message in await client.poll()} == {"9"}
+
+
 # How a session ends.
 
 
@@ -301,7 +332,7 @@ async def test_a_client_that_vanishes_frees_everything(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_polled_is_counted_and_a_client_that_never_polls_is_cut(
-    scene: Scene, client: LongPollClient
+    scene: Scene, client: LongPollClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     await scene.joined(client)
     await scene.home.publish(1, text="x" * 1000)
@@ -309,7 +340,8 @@ async def test_what_is_not_polled_is_counted_and_a_client_that_never_polls_is_cu
     while scene.longpoll.sessions:
         await scene.home.publish(1, text="x" * 900_000)
         assert scene.hub.budget.used <= 4 * 2**20
-    assert (scene.hub.budget.used, scene.hub.budget.cuts) == (0, 1)
+    assert (scene.hub.budget.used, scene.hub.budget.cuts["queue"]) == (0, 1)
+    assert f"app {scene.device.device_id} of home {scene.device.server_id} reads too slowly" in caplog.text
     found = await client.ask("GET", headers=client.headers)
     assert (found["status"], found["messages"]) == (410, [])
 

@@ -20,7 +20,12 @@ NAMES = {
     "bridge_queued_bytes",
     "bridge_busy_peers",
     "bridge_cuts",
+    "bridge_backfills",
+    "bridge_backfill_pages",
+    "bridge_backfill_failures",
     "bridge_refused_messages",
+    "bridge_merged_parts",
+    "bridge_queue_marks",
     "bridge_refused_upgrades",
 }
 
@@ -74,4 +79,4 @@ async def test_what_happens_on_the_hub_is_counted(tmp_path: Path) -> None:
         assert now["bridge_homes_online"] == 1
         assert now["bridge_events_total"] == now["bridge_deliveries_total"] == 3
         assert now["bridge_refused_upgrades_total{credential_missing}"] == 1
-        assert now["bridge_queued_bytes"] == now["bridge_busy_peers"] == now["bridge_cuts_total"] == 0
+        assert now["bridge_queued_bytes"] == now["bridge_busy_peers"] == now["bridge_cuts_total{stuck}"] == 0

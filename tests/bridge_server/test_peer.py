@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge_server.channels import Channel, Handled, Reply, Socket, Stop
-from bridge_server.hub import Message
+from bridge_server.message import Message
 from bridge_server.peer import MAX_WAITING
 from protocol.frames import Payload, raw
 from tests.support.probe_channel import Probe

@@ -316,6 +316,20 @@ async def test_a_crowd_costs_each_of_them_little() -> None:
 
 
 @virtual_time
+async def test_who_joins_again_and_again_takes_nobodys_turn() -> None:
+    bench = Bench()
+    await watching(bench)
+    restless, other = bench.app(device_id="restless"), bench.app(device_id="other")
+    restless.join(WATCH)
+    await settle()
+    for _ in range(2 * NEWCOMERS):  # within one window
+        restless.join(WATCH)
+    other.join(WATCH)
+    await window()
+    assert [got.event for got in told(other)] == ["presence_state"]
+
+
+@virtual_time
 async def test_a_diff_that_many_watch_is_encoded_once() -> None:
     bench = Bench()
     wires = [bench.app(device_id=f"d{number}") for number in range(20)]

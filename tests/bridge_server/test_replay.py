@@ -34,6 +34,8 @@ class Run:
         self.said: list[int | tuple[int, bool, int]] = []
         self.pages = 0
         self.wanted = True
+        self.said_fetch: list[tuple[int, int]] = []
+        self.home: Callable[[int, int], tuple[Sequence[Kept], int] | None] | None = None
 
     def send(self, page: Sequence[Kept]) -> None:
         assert sum(len(event.data) for event in page) <= PAGE_BYTES
@@ -48,6 +50,10 @@ class Run:
         self.said.append((to, recovered, last_sent))
         return self.wanted
 
+    async def fetch(self, place: int, to: int) -> tuple[Sequence[Kept], int] | None:
+        self.said_fetch.append((place, to))
+        return self.home(place, to) if self.home else None
+
     async def go(self, since: int, to: int | None = None) -> bool:
         return await replay(
             self.log,
@@ -56,6 +62,7 @@ class Run:
             send=self.send,
             drained=self.drained,
             complete=self.complete,
+            fetch=self.fetch,
         )
 
 

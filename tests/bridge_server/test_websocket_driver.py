@@ -137,6 +137,18 @@ async def test_a_head_that_is_not_finished_in_time_is_aborted(server: RecordedSe
         await alive(other)
 
 
+@pytest.mark.parametrize("before", [b"\r\n", b"\r\n\r\n", b"\n\r\n\r\n"])
+async def test_line_ends_before_a_head_are_no_head(server: RecordedServer, before: bytes) -> None:
+    async with RawSocket(server.port) as slow, RawSocket(server.port) as socket, connected(server) as other:
+        socket.send(before + head(SOCKET))
+        assert (await socket.response()).status == 101
+        slow.send(before + head(SOCKET)[:-2])
+        await slow.sent()
+        await alive(other)
+        server.hands.time += server.hub.config.handshake_timeout + 1
+        await slow.ended()
+
+
 # Messages.
 
 
@@ -438,7 +450,7 @@ async def test_a_peer_that_pings_and_never_reads_is_cut_and_holds_nobody_up(
             await alive(other)
         assert _held(server) <= held, "after the goodbye nothing is added to what the peer does not read"
         assert most <= 2 * URGENT_BYTES
-        assert server.hub.budget.cuts == 1
+        assert server.hub.budget.cuts["answers"] == 1
         assert server.hub.budget.used == 0
         server.hands.time += CLOSE_SECONDS
         while await open_connections(server) != 1:

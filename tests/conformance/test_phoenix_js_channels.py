@@ -213,3 +213,37 @@ async def test_case71_case110_phoenix_js_follows_who_watches_a_home(phoenix: Pho
         look = await phoenix.until("tablet", present(tablet=1, home=1))
         assert ["went", "home"] not in look["seen"]
     assert [entry for entry in look["seen"] if entry[0] == "went"] == [["went", phone.device_id]]
+
+
+# Resume with the join payload that never changes.
+
+
+async def until_caught_up(phoenix: Phoenix, joins: int) -> list[int]:
+    """The ids that channel `c` got in all its joins, once it has had `joins` of them in whole."""
+    look = await phoenix.until("c", lambda seen: [name for name, _ in seen["events"]].count("replay_complete") == joins)
+    return [int(payload["event"]["event_id"]) for name, payload in look["events"] if name == "session_event"]
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["cursor: server", "since_id"])
+async def test_phoenix_js_resends_its_first_join_for_ever(phoenix: Phoenix, hub: Hub, stored: bool) -> None:
+    """A fixed `since_id` is replayed from each time; with `cursor: "server"` it goes on where the app said."""
+    server, home_token = hub.credentials.add_server("home")
+    _, token = hub.credentials.add_device(server.server_id, "phone")
+    params = {"cursor": "server", "since_id": "0"} if stored else {"since_id": "2"}
+    async with scripted_home(hub.url, server.server_id, home_token) as home:
+        await home.publish(4)
+        await phoenix.do("connect", socket="s", url=url(hub, "/socket"), token=token)
+        joined = await phoenix.do("join", socket="s", channel="c", topic=f"app:{server.server_id}", params=params)
+        assert joined["response"].get("since_id", "absent") == ("0" if stored else "absent")
+        expected = [1, 2, 3, 4] if stored else [3, 4]
+        assert await until_caught_up(phoenix, 1) == expected
+        for drop in (2, 3):
+            if stored:
+                assert (await phoenix.do("push", channel="c", event="cursor", payload={"event_id": str(2 * drop)})) == {
+                    "status": "ok",
+                    "response": {},
+                }
+            await phoenix.do("drop", socket="s")
+            await home.publish(2)
+            expected += range(2 * drop + 1, 2 * drop + 3) if stored else range(3, 2 * drop + 3)
+            assert (await until_caught_up(phoenix, drop)) == expected

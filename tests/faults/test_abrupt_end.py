@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from bridge_server.app import Hub
-from bridge_server.hub import Message
+from bridge_server.message import Message
 from protocol.topics import events_topic
 from tests.support.processes import until
 from tests.support.raw_socket import RawSocket, frame, head

@@ -103,9 +103,10 @@ def never_reads(port: int, server_id: str, token: str, wishes: dict[str, str]) -
 
 
 async def metric(url: str, name: str) -> float:
+    """The sum of a metric over its labels, or of those that `name` goes on to give."""
     async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 async def until_metric(url: str, name: str, wanted: float) -> None:
@@ -119,9 +120,8 @@ async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothin
     """Half of them are cut for what is queued (4 MiB), half, who want only the quiet session, for taking nothing."""
     reading = [Record(f"reading {number}", 0) for number in range(READING)]
     store = await scene.store()
-    patience = f"import bridge_server.outbox as outbox; outbox.CUT_SECONDS = {STUCK_SECONDS}\n"
     async with AsyncExitStack() as stack:
-        hub = await stack.enter_async_context(scene.hub(code=patience))
+        hub = await stack.enter_async_context(scene.hub(queue_cut_seconds=STUCK_SECONDS))
         await stack.enter_async_context(scene.home())
         await publish_fast(store, 100, "warm up")
         for number, record in enumerate(reading):
@@ -165,6 +165,6 @@ async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothin
     nothing_lost(await all_events(store), *everybody)
     await store.close()
     assert not any(record.gaps for record in reading)
-    assert [bool(record.gaps) for record in back] == [True, True, False], "14 MB were sent: the live tier holds 8 MiB"
+    assert not any(record.gaps for record in back), "14 MB were sent, the live tier holds 8 MiB: the home had the rest"
     growth = peak.bytes - baseline
     assert growth < (SLOW * 4 + 8 + 24) * MIB, f"{growth / MIB:.0f} MiB"

@@ -19,6 +19,7 @@ from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub
@@ -359,6 +360,10 @@ PEER_TOKENS = (
     ),
     *(
         b'"instance"',
+        b'"backfill"',
+        b'"backfill_page"',
+        b'"cursor"',
+        b'"floor"',
         b'"name"',
         b'"protocol"',
         b'"events"',
@@ -383,6 +388,15 @@ PEER_SEEDS = tuple(
             _said(0, 2, "session_event", '{"event":{"event_id":"1","type":"note","session_id":"s"},"prev_id":null}'),
             _said(0, 3, "session_events", '{"events":[{"event_id":"2","type":"partial"}],"prev_id":"1"}'),
             _said(1, 2, "phx_leave", "{}"),
+        ),
+        (
+            _said(0, 1, "phx_join", '{"epoch":"e","head_id":"9","backfill":true}'),
+            _said(0, 2, "session_event", '{"event":{"event_id":"9","type":"note"},"prev_id":"8"}'),
+            _said(1, 1, "phx_join", '{"cursor":"server","since_id":"2"}'),
+            _said(1, 2, "cursor", '{"event_id":"3","epoch":"e"}'),
+            _said(0, 3, "backfill_page", '{"id":"1","events":[{"event_id":"3","type":"x"}],"floor":null}'),
+            _said(0, 4, "backfill_page", '{"id":"2","events":[],"floor":"5"}'),
+            _said(0, 5, "backfill_page", '{"id":"3","error":"unavailable"}'),
         ),
         (
             _said(1, 1, "phx_join", '{"since_id":"7","types":["note"],"partials":"none"}'),
@@ -413,9 +427,10 @@ def home_and_app(data: bytes) -> None:
     presence = Presence(topics, clock.now, grace=0, window=0)
     history = MemoryHistory(config.history_events, config.history_bytes, config.history_seconds)
     homes = Homes(history, clock.now, lambda home: show_home(home, presence, clock))
+    cursors = DeviceCursors()
     router = Router()
     router.add("server:*", lambda socket: ServerChannel(socket, topics, homes, config, clock))
-    router.add("app:*", lambda socket: AppChannel(socket, homes, presence, config, clock))
+    router.add("app:*", lambda socket: AppChannel(socket, homes, presence, config, clock, cursors))
     identities = (Server(1, SERVER_ID, "home"), Device(2, "d", SERVER_ID, "phone", frozenset({"view"})))
     shared: dict[str, Any] = {"hub": topics, "router": router, "budget": Budget(), "clock": clock, "channel_limit": 5}
     lines: dict[int, tuple[Memory, Peer]] = {}

@@ -216,6 +216,18 @@ test("online is said only when the home is there and the verdict is known", asyn
   assert.deepEqual(world.of("status").map((status) => status.online), [false, true, false]);
 });
 
+test("a history that comes under an open verdict is of the epoch the hub names", async () => {
+  const { world, bridge, socket } = await joined({ cursor: { epoch: null, id: "1" } }, recovered({ recovered: null }));
+  assert.deepEqual(bridge.state.state, "waiting");
+  socket.event(2);
+  assert.deepEqual(bridge.cursor, { epoch: "e1", id: "2" });
+  socket.push("replay_complete", complete("9"));
+  assert.deepEqual([world.ids, bridge.cursor], [["2"], { epoch: "e1", id: "9" }]);
+  const kept = await joined({ cursor: { epoch: "e0", id: "1" } }, recovered({ recovered: null }));
+  kept.socket.event(2);
+  assert.deepEqual(kept.bridge.cursor, { epoch: "e0", id: "2" });
+});
+
 test("a gap in the reply is told once, and what is retained is asked for", async () => {
   const { world, socket } = await joined(
     { cursor: { epoch: "e0", id: "500" } },

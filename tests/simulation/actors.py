@@ -23,8 +23,8 @@ from bridge_client.store import StoreError
 from bridge_server.app import Hub
 from bridge_server.clock import Clock
 from bridge_server.config import Config
-from bridge_server.hub import PARTIALS
 from protocol.client import ChannelClosed, ChannelErrored, NotJoined, Received, Replied
+from protocol.events.compaction import PARTS
 from tests.simulation.disk import Disk, DiskStore, StoreFile, VirtualPath
 from tests.simulation.loop import Process
 from tests.simulation.truth import Account, Breach, Sees
@@ -266,7 +266,7 @@ def everything(data: bytes) -> bool:
 
 
 def no_partials(data: bytes) -> bool:
-    return json.loads(data)["type"] not in PARTIALS
+    return json.loads(data)["type"] not in PARTS
 
 
 def finals(data: bytes) -> bool:

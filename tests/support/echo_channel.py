@@ -6,7 +6,8 @@ import msgspec
 
 from bridge_server.channels import Channel, Handled, Joined, Ok, Refuse, Reply, Router, Socket
 from bridge_server.channels.presence import Presence
-from bridge_server.hub import Hub, Message
+from bridge_server.hub import Hub
+from bridge_server.message import Message
 from protocol.frames import Binary, Payload
 
 

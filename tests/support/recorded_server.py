@@ -13,7 +13,7 @@ from bridge_server.auth import BEARER_SUBPROTOCOL, Credentials, Device, Identity
 from bridge_server.channels import Router
 from bridge_server.clock import Clock
 from bridge_server.config import Config
-from bridge_server.hub import Message
+from bridge_server.message import Message
 from bridge_server.transports.handshake import Authenticate, Mount, Pairs
 from tests.support.room_channel import add_test_channels
 

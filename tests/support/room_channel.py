@@ -14,7 +14,8 @@ from msgspec import Raw
 from bridge_server.auth import Operator
 from bridge_server.channels import UNKNOWN_EVENT, Channel, Handled, Joined, Ok, Refuse, Reply, Router, Socket, Stop
 from bridge_server.channels.presence import Presence
-from bridge_server.hub import Hub, Message
+from bridge_server.hub import Hub
+from bridge_server.message import Message
 from protocol.frames import Binary, Payload
 
 BYTES = Binary(b"\x00\x01\x02\xff")

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bridge_server.auth import Device, Identity, Server
+from bridge_server.backlog import Marks
 from bridge_server.channels import Router
 from bridge_server.channels.app import AppChannel, show_home
 from bridge_server.channels.presence import Presence
 from bridge_server.channels.server import ServerChannel
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.device_cursors import DeviceCursors
 from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Home, Homes
 from bridge_server.hub import Hub
@@ -253,14 +255,18 @@ class Bench:
         loop = asyncio.get_running_loop()
         self.clock = Clock(loop.time, lambda: 1_800_000_000.0 + loop.time())
         self.config = Config(**settings)
-        self.hub = Hub(MemoryPubSub())
-        self.budget = Budget()
+        self.hub = Hub(MemoryPubSub(), merge_window=self.config.merge_window)
+        self.budget = Budget(self.config.queue_total_bytes, Marks.of(self.config), self.clock.now)
         self.router = Router()
         history = MemoryHistory(self.config.history_events, self.config.history_bytes, self.config.history_seconds)
         self.presence = Presence(self.hub, self.clock.now, grace=self.config.presence_grace)
         self.homes = Homes(history, self.clock.now, lambda home: show_home(home, self.presence, self.clock))
         self.router.add("server:*", lambda socket: ServerChannel(socket, self.hub, self.homes, self.config, self.clock))
-        self.router.add("app:*", lambda socket: AppChannel(socket, self.homes, self.presence, self.config, self.clock))
+        self.cursors = DeviceCursors()
+        self.router.add(
+            "app:*",
+            lambda socket: AppChannel(socket, self.homes, self.presence, self.config, self.clock, self.cursors),
+        )
 
     def home(self, server_id: str = SERVER_ID) -> HomeWire:
         """A new connection of a home."""

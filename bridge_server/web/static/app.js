@@ -42,7 +42,7 @@ function connection({ state, since, caughtUp, home, reason }) {
   if (state === "online") return caughtUp ? { kind: "good", words: "Online" } : { kind: "wait", words: "Catching up…" };
   if (state === "waiting") {
     const away = home && !home.online;
-    if (!away) return { kind: "wait", words: "Waiting for home", detail: "Home is telling the hub what happened." };
+    if (!away) return { kind: "wait", words: "Catching up…", detail: "Home is sending what happened meanwhile." };
     const from = home.since ? ` since ${at(home.since)}` : "";
     return { kind: "away", words: "Waiting for home", detail: `Home has not been connected to the hub${from}. What happens there will follow.` };
   }

@@ -452,6 +452,7 @@ export class Bridge {
     if (join.told && this.#fellBehind(gap, epoch)) return;
     if (join.told) this.#settle(epoch, head_id);
     else if (recovered) this.#settle(epoch, this.#place?.id ?? head_id);
+    else if (this.#place && epoch) this.#place = { epoch: this.#place.epoch ?? epoch, id: this.#place.id };
     this.#heardOfHome(server);
   }
 

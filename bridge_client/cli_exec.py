@@ -1,0 +1,87 @@
+"""`bridge-client exec`: one command, seen here as always, and by the apps as it happens. Prints what it prints."""
+
+import asyncio
+import os
+import secrets
+import select
+import signal
+import sys
+from functools import partial
+from typing import Any
+
+import click
+import uvloop
+
+from bridge_client import app
+from bridge_client.cli_parts import state_dir_option, store_option
+from bridge_client.config import Config
+
+NOT_FOUND = 127
+NOT_STARTED = 126
+
+EXIT_CODES = (
+    f"Exit codes: the command's own, 128 and the signal's number if one ended it, {NOT_FOUND} it is not there,"
+    f" {NOT_STARTED} it can't be started; with nothing run, 1 the store can't be opened, 2 a setting is wrong."
+)
+
+
+def add_to(cli: click.Group) -> None:
+    """Give `cli` this command."""
+    cli.add_command(exec_command)
+
+
+@click.command("exec", epilog=EXIT_CODES, context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--session", "session_id", help="The session that the events belong to; default: a new one.")
+@store_option
+@state_dir_option
+def exec_command(command: tuple[str, ...], session_id: str | None, **options: Any) -> None:
+    """Run COMMAND here, as without this, and publish what it prints as a session's events.
+
+    Its output goes through unchanged, its exit code is this command's, the terminal's keys reach it. What an agent
+    prints as JSON lines (Claude Code, Codex, OpenCode and others) becomes replies and tool calls; other lines are text.
+    A running home forwards the events at once; otherwise they wait in the store.
+
+    \b
+        bridge-client exec -- claude -p --output-format stream-json --verbose 'tidy up'
+        bridge-client exec -- codex exec --json 'tidy up'
+        bridge-client exec -- make test
+    """
+    if session_id == "":
+        raise click.UsageError("--session: name a session, or leave it out")
+    code = uvloop.run(_exec(Config.from_env(**options), command, session_id))
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+async def _exec(config: Config, command: tuple[str, ...], session_id: str | None) -> int:
+    name = session_id or f"exec-{secrets.token_hex(6)}"
+    async with app.open_store(config) as store:
+        one_off = app.one_off(command, store, name, new=session_id is None)
+        loop = asyncio.get_running_loop()
+        # The terminal's keys reach the command by themselves: only what was sent to this process alone is passed on.
+        from_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin is not None else False
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, one_off.signal, number)
+        loop.add_signal_handler(signal.SIGINT, *([lambda: None] if from_terminal else [one_off.signal, signal.SIGINT]))
+        try:
+            code = await one_off.run(partial(_write, sys.stdout.fileno()), partial(_write, sys.stderr.fileno()))
+        except FileNotFoundError:
+            click.echo(f"Error: there is no program {command[0]!r}", err=True)
+            return NOT_FOUND
+        except (OSError, ValueError) as error:
+            said = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            click.echo(f"Error: {command[0]!r} can't be started: {said}", err=True)
+            return NOT_STARTED
+        if one_off.problem is not None:
+            click.echo(f"Error: not all events of this command were stored: {one_off.problem}", err=True)
+        return code
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(file, left) :]
+        except BlockingIOError:  # whoever shares the terminal with us has made it so
+            select.select([], [file], [])

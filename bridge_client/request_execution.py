@@ -1,0 +1,339 @@
+"""Requests under way: a runner's events into the store, its checkpoints into the session (rows A40 to A47, A80 to A94).
+
+One request a session: a second one is refused while it runs. What is told of a request, in this order:
+
+    message_appended, checkpoint   the user's message; they belong to the session, not to the request
+    request_started                first and once (A42, A43)
+    …                              what the runner yields, each durable before the next is asked for (A41)
+    checkpoint                     for each Checkpoint, with its messages in the history (A82, A84, A93)
+    error | request_cancelled      if it failed, or was cancelled (A44, A47)
+    request_completed              last and once, whatever happened (A45, A46)
+
+The last two lines and the end of the request are stored as one. A request that a home leaves behind, because it stops
+or is killed, ends with an `error`: when it stops, or at its next start (`recover`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from itertools import chain, repeat
+from secrets import token_urlsafe
+from typing import Any, Final
+
+import msgspec
+
+from bridge_client import session_rules as rules
+from bridge_client.clock import Clock
+from bridge_client.runners import Checkpoint, Message, Request, Runner, RunnerError
+from bridge_client.running_request import (
+    APPROVAL_SECONDS,
+    MAX_APPROVALS,
+    Approval,
+    NotRunning,
+    RequestIdTaken,
+    Running,
+    TooManyRequests,
+)
+from bridge_client.session_rules import RequestRunning, SessionError
+from bridge_client.sessions import Sessions
+from bridge_client.store import EventStore, StoreClosed, StoreError
+from protocol.errors import InvalidEvent
+from protocol.events import agent_app
+from protocol.events.truncation import cut_chars
+
+MAX_RUNNING: Final = 64
+"""Requests at the same time, over all sessions."""
+
+CLEANUP_SECONDS: Final = 10.0
+"""How long a cancelled runner may take to end. One that takes longer is left behind, and the log says so."""
+
+MAX_DETAIL_CHARS: Final = 2_000
+
+STOPPED: Final = "the home stopped during this request"
+
+_RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+Notify = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+"""Makes a notification of a session."""
+OnCheckpoint = Callable[[str, str, Sequence[Message]], object]
+"""Gets session, request and messages of each checkpoint once it is durable (row A83)."""
+
+
+class RequestExecution:
+    """The requests of one home. `recover` comes first, `close` last."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        store: EventStore,
+        clock: Clock,
+        *,
+        notify: Notify | None = None,
+        on_checkpoint: OnCheckpoint | None = None,
+        max_running: int = MAX_RUNNING,
+    ) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._clock = clock
+        self._notify = notify
+        self._on_checkpoint = on_checkpoint
+        self._max_running = max_running
+        self._running: dict[str, Running] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def recover(self) -> int:
+        """End what was under way when the home stopped; how many requests that were. Raises StoreError."""
+        left = await self._sessions.with_request()
+        for record in left:
+            assert record.request_id is not None
+            about = {"session_id": record.session_id, "request_id": record.request_id}
+            await self._sessions.end(record.session_id, record.request_id, _last(about, _error(STOPPED)))
+            log.warning("request %s of session %s: %s", record.request_id, record.session_id, STOPPED)
+        return len(left)
+
+    def running(self, session_id: str) -> Running | None:
+        """The request under way in this session."""
+        return self._running.get(session_id)
+
+    async def start(
+        self,
+        session_id: str,
+        message: Message,
+        *,
+        runner: Runner,
+        stream: bool = True,
+        stream_tools: bool = True,
+        request_id: str | None = None,
+    ) -> str:
+        """Begin a request in the background (row A40); its id. The message is durable when this returns.
+
+        A `request_id` of the caller makes it repeatable: one that this session has had is not run again.
+
+        Raises RequestRunning, TooManyRequests, RequestIdTaken, and what `Sessions.begin` raises.
+        """
+        if request_id is not None:
+            rules.check_id(request_id, "request_id")
+        running = Running(session_id, request_id or token_urlsafe(12), stream, stream_tools)
+        # Whoever asked may go away meanwhile: what has begun goes on.
+        return await asyncio.shield(self._spawn(self._begin(running, message, runner, fresh=request_id is None)))
+
+    async def _had(self, session_id: str, request_id: str) -> bool:
+        found = await self._store.list(request_id=request_id, limit=1)
+        if found and msgspec.json.decode(found[0].data).get("session_id") != session_id:
+            raise RequestIdTaken(f"another session has had a request {request_id!r}")
+        return bool(found)
+
+    async def _begin(self, running: Running, message: Message, runner: Runner, *, fresh: bool) -> str:
+        session_id, before = running.session_id, self._running.get(running.session_id)
+        if self._closing.done():
+            raise StoreClosed("the home is stopping")
+        if before is not None:
+            if before.request_id == running.request_id:
+                return running.request_id
+            raise RequestRunning(session_id, before.request_id)
+        if len(self._running) >= self._max_running:
+            raise TooManyRequests(f"{self._max_running} requests run already; wait until one has ended")
+        self._running[session_id] = running  # before it is told: who hears of it may cancel it
+        try:
+            if not fresh and await self._had(session_id, running.request_id):
+                del self._running[session_id]
+                return running.request_id
+            await self._sessions.begin(session_id, running.request_id, message, stream=running.stream)
+        except BaseException:
+            self._running.pop(session_id, None)
+            raise
+        self._spawn(self._conduct(running, runner))
+        return running.request_id
+
+    def cancel(self, session_id: str, request_id: str) -> None:
+        """Cancel it; `request_cancelled` tells when it has ended (row A44). Raises NotRunning."""
+        running = self._find(session_id, request_id)
+        running.stop("cancelled")
+        if running.stopped.result() != "cancelled":
+            raise NotRunning(f"request {request_id} is ending already")
+
+    def decide(self, session_id: str, request_id: str, approval_id: str, allow: bool) -> None:
+        """Answer a question of a request. Raises NotRunning, NoSuchApproval, AlreadyDecided."""
+        self._find(session_id, request_id).decide(approval_id, allow)
+
+    def _find(self, session_id: str, request_id: str) -> Running:
+        running = self._running.get(session_id)
+        if running is None or running.request_id != request_id:
+            raise NotRunning(f"no request {request_id[:128]!r} runs in session {session_id[:128]!r}")
+        return running
+
+    async def close(self) -> None:
+        """Stop what runs; each request ends with an `error`. May be called again."""
+        if not self._closing.done():
+            self._closing.set_result(None)
+        for running in self._running.values():
+            running.stop("stopped")
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    # One request.
+
+    async def _conduct(self, running: Running, runner: Runner) -> None:
+        work = asyncio.create_task(self._work(running, runner))
+        ends: set[asyncio.Future[Any]] = {work, running.stopped}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work}, timeout=CLEANUP_SECONDS)
+        for approval_id in list(running.open):
+            running.settle(approval_id, False)
+        about = {"session_id": running.session_id, "request_id": running.request_id}
+        if not work.done():
+            log.error("runner %s does not end request %s: it is left behind", runner.name, running.request_id)
+            work.add_done_callback(_retrieve)
+        failure = _failure(work, runner, running.request_id) if work.done() else None
+        why = running.stopped.result() if running.stopped.done() else None
+        if why == "cancelled":
+            failure = {"type": "request_cancelled"}
+        elif why == "stopped":
+            failure = _error(STOPPED)
+        running.stop("over")  # what an abandoned runner still yields goes nowhere
+        await self._end(running, about, failure)
+
+    async def _end(self, running: Running, about: Mapping[str, str], failure: Json | None) -> None:
+        for pause in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
+            try:
+                await self._sessions.end(running.session_id, running.request_id, _last(about, failure))
+                break
+            except InvalidEvent as error:
+                failure = _error(f"the request failed, and what its runner reported can't be stored: {error}")
+                continue
+            except (StoreError, SessionError) as error:
+                log.error("request %s could not be ended: %s", running.request_id, error)
+                if self._closing.done() or isinstance(error, StoreClosed | SessionError):
+                    break  # the next start of the home ends it
+            sleep = asyncio.ensure_future(self._clock.sleep(pause))
+            waits: set[asyncio.Future[None]] = {sleep, self._closing}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            sleep.cancel()
+        del self._running[running.session_id]
+
+    async def _work(self, running: Running, runner: Runner) -> None:
+        record, messages = await self._sessions.history(running.session_id)
+        request = Request(
+            running.session_id,
+            running.request_id,
+            record.agent_id,
+            messages,
+            running.stream,
+            running.stream_tools,
+            record.metadata,
+        )
+        async with aclosing(runner.run(request, _Context(self, running))) as items:
+            async for item in items:
+                if running.stopped.done():
+                    return
+                if isinstance(item, Checkpoint):
+                    # Whole even when cancelled now: the events of these messages are told already.
+                    await asyncio.shield(self._spawn(self._checkpoint(running, item)))
+                elif running.wants(item):
+                    await self.tell(running, item)
+
+    async def _checkpoint(self, running: Running, checkpoint: Checkpoint) -> None:
+        session_id, request_id = running.session_id, running.request_id
+        await self._sessions.checkpoint(session_id, request_id, checkpoint.messages)
+        if self._on_checkpoint is not None:
+            try:
+                self._on_checkpoint(session_id, request_id, checkpoint.messages)
+            except Exception:
+                log.exception("a follower of checkpoints failed")
+
+    async def tell(self, running: Running, event: Mapping[str, Any]) -> None:
+        """Publish an event of the request, unless it is over or the event is internal (A56, A80)."""
+        shown = agent_app.public(event)
+        if shown is not None and not running.stopped.done():
+            named = {"session_id": running.session_id, "request_id": running.request_id}
+            await self._store.publish({**shown, **named})
+
+    async def notify(self, running: Running, notification: Mapping[str, Any]) -> None:
+        """Rows A153, A154: what goes wrong with it is logged, and no more."""
+        if self._notify is None:
+            return
+        try:
+            await self._notify(running.session_id, notification)
+        except Exception as error:
+            log.warning("a notification of session %s is lost: %s", running.session_id, error)
+
+    def _spawn(self, work: Any) -> "asyncio.Task[Any]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class _Context:
+    """The `Context` of one request."""
+
+    def __init__(self, execution: RequestExecution, running: Running) -> None:
+        self._execution = execution
+        self._running = running
+
+    async def approve(self, tool_call: Mapping[str, Any]) -> bool:
+        running, tell = self._running, self._execution.tell
+        if running.stopped.done() or len(running.open) >= MAX_APPROVALS:
+            return False
+        approval = Approval(token_urlsafe(9), dict(tool_call))
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        running.open[approval.approval_id] = (approval, answer)
+        event = {"approval_id": approval.approval_id, "tool_call": approval.tool_call}
+        try:
+            await tell(running, {"type": "tool_approval_requested", **event})
+            async with asyncio.timeout(APPROVAL_SECONDS):
+                allowed = await answer
+        except TimeoutError:
+            running.settle(approval.approval_id, False)
+            allowed = running.decided[approval.approval_id]
+        finally:
+            running.open.pop(approval.approval_id, None)
+        await tell(running, {"type": f"tool_approval_{'granted' if allowed else 'denied'}", **event})
+        return allowed
+
+    async def notify(self, notification: Mapping[str, Any]) -> None:
+        await self._execution.notify(self._running, notification)
+
+
+def _retrieve(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _failure(work: "asyncio.Task[None]", runner: Runner, request_id: str) -> Json | None:
+    """The event that tells why the work ended, None if it came to its end."""
+    if work.cancelled():
+        return _error(f"the runner {runner.name} was stopped")
+    match work.exception():
+        case None:
+            return None
+        case RunnerError() as error:
+            event = _error(str(error))
+            if error.provider_error is not None:
+                event["provider_error"] = dict(error.provider_error)
+            return event if not error.details else {**event, "details": dict(error.details)}
+        case InvalidEvent() as error:
+            return _error(f"the runner {runner.name} told something that can't be stored: {error}")
+        case SessionError() | StoreError() as error:
+            return _error(str(error))
+        case error:
+            log.error("the runner %s failed in request %s", runner.name, request_id, exc_info=error)
+            return _error(f"the runner {runner.name} failed; the home's log says why")
+
+
+def _error(detail: str) -> Json:
+    """Row A47."""
+    return {"type": "error", "detail": cut_chars(detail, MAX_DETAIL_CHARS) or "the request failed"}
+
+
+def _last(about: Mapping[str, str], failure: Json | None) -> list[Json]:
+    """What ends a request."""
+    ending = [] if failure is None else [failure]
+    return [{**event, **about} for event in (*ending, {"type": "request_completed"})]
