@@ -26,6 +26,7 @@ from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
 from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
@@ -48,7 +49,7 @@ from bridge_client.sources.foreign_sqlite import ForeignSqlite
 from bridge_client.sources.http import HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
-from bridge_client.store import EventStore
+from bridge_client.store import EventStore, sqlite_file
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
@@ -69,6 +70,28 @@ async def open_store(config: Config) -> AsyncIterator[SqliteStore]:
         yield store
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def open_letters(config: Config) -> AsyncIterator[DeadLetters]:
+    """The events that can't be forwarded. Those of our store lie in it: it has to be there. Raises StoreError."""
+    path = config.dead_letters_path
+    letters = await DeadLetters.open(lambda: sqlite_file.open_letters(path), path)
+    try:
+        yield letters
+    finally:
+        await letters.close()
+
+
+async def count_letters(config: Config) -> int:
+    """How many events could not be forwarded. Makes no file. Raises StoreError."""
+    if not config.dead_letters_path.exists():
+        return 0
+    async with AsyncExitStack() as stack:
+        if config.source is None:
+            await stack.enter_async_context(open_store(config))
+        letters = await stack.enter_async_context(open_letters(config))
+        return await letters.count()
 
 
 def kept_credential(config: Config, path: Path) -> Credential | None:
@@ -113,6 +136,7 @@ class Opened(NamedTuple):
 
     source: Source
     peek: Peek
+    letters: DeadLetters
     store: SqliteStore | None = None
     """The home's own store, None when the source is somebody else's."""
     interval: float = 1.0
@@ -126,22 +150,23 @@ async def open_source(config: Config) -> AsyncIterator[Opened]:
     Waits for a foreign source that is away. Raises StoreError, SourceRefused, BadKeyFile.
     """
     if config.source is None:
-        async with open_store(config) as store:
-            yield Opened(StoreSource(store), store.head, store)
+        async with open_store(config) as store, open_letters(config) as letters:
+            yield Opened(StoreSource(store), store.head, letters, store)
         return
     spec = source_spec.parse(config.source)
     epoch = await asyncio.to_thread(OwnEpoch, config.epoch_path, config.source)
-    if isinstance(spec, SqliteSpec):
-        table = await ForeignSqlite.open(spec, epoch)
-        try:
-            yield Opened(table, table.peek)
-        finally:
-            await table.close()
-        return
-    token = None if config.source_token_file is None else keys.read_token(config.source_token_file)
-    async with aiohttp.ClientSession() as session:
-        server = await HttpSource.open(spec.url, epoch, session, token=token)
-        yield Opened(server, server.peek, interval=10.0)
+    async with open_letters(config) as letters:
+        if isinstance(spec, SqliteSpec):
+            table = await ForeignSqlite.open(spec, epoch, letters=letters)
+            try:
+                yield Opened(table, table.peek, letters)
+            finally:
+                await table.close()
+            return
+        token = None if config.source_token_file is None else keys.read_token(config.source_token_file)
+        async with aiohttp.ClientSession() as session:
+            server = await HttpSource.open(spec.url, epoch, session, token=token, letters=letters)
+            yield Opened(server, server.peek, letters, interval=10.0)
 
 
 class CantListen(OSError):
@@ -157,7 +182,9 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
     """
     clock = SystemClock()
     lag = Lag(clock)
-    report = StatusReport(opened.source, lag, clock, {"name": config.name, "source": source_name(config)})
+    report = StatusReport(
+        opened.source, opened.letters, lag, clock, {"name": config.name, "source": source_name(config)}
+    )
     watching = asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))
     routes, requests = [web.get("/status", report.get)], None
     try:
@@ -237,7 +264,9 @@ def source_name(config: Config) -> str:
 
 
 @asynccontextmanager
-async def forwarding(config: Config, credential: Credential, source: Source) -> AsyncIterator[Forwarder]:
+async def forwarding(
+    config: Config, credential: Credential, source: Source, letters: DeadLetters | None = None
+) -> AsyncIterator[Forwarder]:
     """A forwarder from `source` to the hub, ready to `run`; its cursor is saved at the end."""
     cursor = CursorFile(config.cursor_path)
     try:
@@ -250,6 +279,7 @@ async def forwarding(config: Config, credential: Credential, source: Source) -> 
             name=config.name,
             instance=config.instance_name,
             limits=Limits(config.window_events, config.window_bytes, config.refill_events, config.refill_bytes),
+            letters=letters,
         )
     finally:
         await cursor.close()
@@ -315,6 +345,7 @@ async def status(config: Config) -> dict[str, Any]:
     said = await local_api.status(url, config.state_dir) if url is not None else ""
     running = said if isinstance(said, dict) else None
     facts |= {"running": running is not None, "api": url if running is not None else said or None}
+    facts["dead_letters"] = await count_letters(config)
     facts |= {"pid": None, "connected": None, "last_error": None, "lag": {"events": None, "seconds": None}}
     if running is not None:
         taken = ("epoch", "server_id", "last_ack_age_seconds", "pid", "connected", "last_error", "lag")

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bridge_client import app, cli_exec, cli_home, cli_pairing, cli_watch, ingest
+from bridge_client import app, cli_dead_letters, cli_exec, cli_home, cli_pairing, cli_watch, ingest
 from bridge_client.alone import HomeRuns
 from bridge_client.cli_parts import (
     EXIT_CODES,
@@ -50,6 +50,7 @@ def cli() -> None:
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
         bridge-client doctor                     # when something is wrong
+        bridge-client dead-letters list          # what the hub would not take
     An agent server that has events of its own is bridged without a store of ours:
         bridge-client forward --source http://127.0.0.1:8000/events
     Elsewhere, the hub's operator hands out a credential file:
@@ -119,6 +120,7 @@ async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | Non
 
 
 cli_home.add_to(cli)
+cli_dead_letters.add_to(cli)
 cli_exec.add_to(cli)
 cli_watch.add_to(cli)
 cli_pairing.add_to(cli)

@@ -149,7 +149,7 @@ async def _home(config: Config, as_json: bool) -> None:
 async def _forward(config: Config, as_json: bool) -> None:
     async with app.open_source(config) as opened, app.answering(config, opened, app.runner(config)) as report:
         credential = await app.obtain_credential(config)
-        async with app.forwarding(config, credential, opened.source) as forwarder:
+        async with app.forwarding(config, credential, opened.source, opened.letters) as forwarder:
             report.attach(forwarder, credential.server_id, credential.hub_url)
             source = app.source_name(config)
             about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "source": source}
@@ -207,6 +207,7 @@ def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         ("acknowledged", facts["acked_id"] or unacknowledged),
         ("last ack", "never" if age is None else f"{age:.1f} s ago"),
         ("lag", "unknown" if waiting is None else f"{waiting} event{'s' if waiting != 1 else ''}{since}"),
+        ("dead letters", facts["dead_letters"] and f"{facts['dead_letters']}: see bridge-client dead-letters list"),
         ("home", facts["server_id"] or "not enrolled"),
         ("running", running + (f" ({facts['api']})" if facts["api"] else "")),
         ("connected", connected[facts["connected"]]),

@@ -226,6 +226,11 @@ class Config:
         return self._beside(".epoch")
 
     @property
+    def dead_letters_path(self) -> Path:
+        """The SQLite file of the events that can't be forwarded: the store, or one beside the cursor of a source."""
+        return self.store_path if self.source is None else self._beside(".dead-letters")
+
+    @property
     def address_path(self) -> Path:
         """The file that says, while the home runs, where its API listens."""
         return self._beside(".api")

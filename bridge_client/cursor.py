@@ -10,11 +10,12 @@ import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
+from bridge_client.sources import Mark
 from protocol import event_id as ids
 from protocol.errors import BadEventId
 
@@ -38,6 +39,29 @@ class SavedCursor(Struct, frozen=True):
     hub_url: str
     server_id: str
     """A cursor holds only for the hub and the server id it was saved for: whoever loads it compares."""
+    mark: Mark | None = None
+    """An acknowledged event, the last one or one soon before it, by which the store is known again."""
+
+    def foreign_to(self, hub_url: str, server_id: str, epoch: str) -> str | None:
+        """What it belongs to another one of, in words; None when it can be used."""
+        if self.hub_url != hub_url:
+            return "hub"
+        if self.server_id != server_id:
+            return "home"
+        return None if self.epoch == epoch else "event store, or to an earlier epoch of this one"
+
+
+class CursorStore(Protocol):
+    """Where the cursor survives a crash: `CursorFile`, or a stand-in."""
+
+    def load(self) -> SavedCursor | None:
+        """The cursor kept. Raises DamagedCursor, OSError."""
+
+    def save(self, cursor: SavedCursor) -> None:
+        """Have `cursor` kept soon; the one saved last wins. Never blocks."""
+
+    async def flush(self) -> None:
+        """Return once what was saved is kept. Raises OSError."""
 
 
 class _File(Struct):
@@ -47,6 +71,7 @@ class _File(Struct):
     hub_epoch: str | None
     hub_url: str
     server_id: str
+    mark: Mark | None = None  # a file of an older version has none
 
 
 class CursorFile:
@@ -123,7 +148,8 @@ class CursorFile:
 
 
 def _encode(cursor: SavedCursor) -> bytes:
-    file = _File(_FORMAT, cursor.epoch, str(cursor.event_id), cursor.hub_epoch, cursor.hub_url, cursor.server_id)
+    place = str(cursor.event_id)
+    file = _File(_FORMAT, cursor.epoch, place, cursor.hub_epoch, cursor.hub_url, cursor.server_id, cursor.mark)
     return msgspec.json.format(msgspec.json.encode(file)) + b"\n"
 
 
@@ -132,7 +158,8 @@ def _decode(path: Path, data: bytes) -> SavedCursor:
         file = msgspec.json.decode(data, type=_File)
         if file.format != _FORMAT:
             raise DamagedCursor(f"{path} has format {file.format}, this version reads {_FORMAT}")
-        return SavedCursor(file.epoch, ids.parse(file.event_id), file.hub_epoch, file.hub_url, file.server_id)
+        place = ids.parse(file.event_id)
+        return SavedCursor(file.epoch, place, file.hub_epoch, file.hub_url, file.server_id, file.mark)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadEventId) as error:
         raise DamagedCursor(f"{path} is damaged: {error}") from None
 

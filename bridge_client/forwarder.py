@@ -1,29 +1,36 @@
 """From the home's events to the hub: source -> window -> link -> acknowledgement -> cursor.
 
 What it promises: every event of the source reaches the hub, in id order, its bytes as the source has them. The cursor
-never passes an event that the hub has not acknowledged. An event that the hub can't take stops the forwarder in front
-of it. While the hub is away nothing is read: the source is the queue, memory stays flat.
+never passes an event that the hub has not acknowledged. An event that the hub can't take is tried three times (one
+above its stated limit not at all), then kept with the dead letters, and a tombstone takes its place and its id. While
+the hub is away nothing is read: the source is the queue, memory stays flat.
 
 The hub is the judge of what it holds: each join, each `gap` and each refusal says where to go on, and what was sent
 before such an answer and is still unanswered is forgotten (its refs are) and read from the source again.
+
+Ids name events only within one history of the source. A source that was restored, truncated or copied may name others
+by them, which the hub would take for repeats. It is known by its head, by the digest of an event that was acknowledged
+(kept with the cursor), and by that of the hub's last one: where they don't fit, the source begins a new epoch.
 """
 
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Final, NamedTuple, NoReturn, Protocol
-
-import msgspec
-from msgspec import Struct
+from typing import Final, NamedTuple, NoReturn
 
 from bridge_client.backfill import Backfill
 from bridge_client.clock import Clock, SystemClock
-from bridge_client.cursor import DamagedCursor, SavedCursor
+from bridge_client.cursor import CursorStore, DamagedCursor, SavedCursor
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.dial import Disconnected, Stopped
+from bridge_client.home_topic import ANSWER, JOINED, NOTICE, Answer, Joined, push_of, too_large
 from bridge_client.link import Link, Session, read_id, read_json
+from bridge_client.poison import FRAME_FAULTS, Condemned, Suspicion
 from bridge_client.refill import refill_from
-from bridge_client.sources import Source, SourceEvent
-from bridge_client.window import Window
+from bridge_client.sources import Mark, Source, SourceEvent
+from bridge_client.store import StoreError
+from bridge_client.tombstones import Tombstoned
+from bridge_client.window import Batch, Window
 from protocol.client import ChannelClosed, ChannelErrored, ClientEvent, NotJoined, Received, Replied
 from protocol.topics import server_topic
 
@@ -32,8 +39,6 @@ log = logging.getLogger(__name__)
 ACK_TIMEOUT: Final = 60.0
 """Seconds without any answer while something is unanswered, after which the socket is given up."""
 
-_FRAME_FAULTS: Final = frozenset({1003, 1007, 1009})
-_STRIKES: Final = 3
 _MOST_GAPS: Final = 3
 
 
@@ -46,22 +51,12 @@ class Replaced(Stopped):
 
 
 class EventRefused(Stopped):
-    """The hub will not take one event. It and all after it are still in the source; the cursor stands before it."""
+    """The hub will take neither an event nor its tombstone. They are in the source; the cursor stands before them."""
 
-    def __init__(self, event_id: int, reason: str, limit: int | None = None) -> None:
-        bound = f", the limit is {limit} bytes" if limit is not None else ""
-        super().__init__(f"the hub refuses event {event_id}: {reason}{bound}; nothing after it is sent")
+    def __init__(self, event_id: int, reason: str) -> None:
+        super().__init__(f"the hub refuses even a tombstone for event {event_id} ({reason}); nothing after it is sent")
         self.event_id = event_id
         self.reason = reason
-        self.limit = limit
-
-
-class CursorStore(Protocol):
-    """Where the cursor survives a crash (`bridge_client.cursor.CursorFile`)."""
-
-    def load(self) -> SavedCursor | None: ...
-    def save(self, cursor: SavedCursor) -> None: ...
-    async def flush(self) -> None: ...
 
 
 class Limits(NamedTuple):
@@ -88,36 +83,6 @@ class Status(NamedTuple):
         return max(0, (self.head_id or 0) - (self.acked_id or 0))
 
 
-class _WindowLimits(Struct):
-    events: int = 1_000
-    bytes: int = 1 << 20
-
-
-class _Joined(Struct):
-    hub_epoch: str | None = None
-    resume_from: str | None = None
-    window: _WindowLimits = msgspec.field(default_factory=_WindowLimits)
-    max_event_bytes: int = 1 << 20
-
-
-class _Answer(Struct):
-    acked_id: str | None = None
-    reason: str = ""
-    id: str | None = None
-    limit: int | None = None
-    resume_from: str | None = None
-    retry_after_ms: float = 1_000.0
-
-
-class _Notice(Struct):
-    instance: str | None = None
-
-
-_JOINED: Final = msgspec.json.Decoder(_Joined)
-_ANSWER: Final = msgspec.json.Decoder(_Answer)
-_NOTICE: Final = msgspec.json.Decoder(_Notice)
-
-
 class Forwarder:
     """Forwards one source to one hub under one server id. `run` once."""
 
@@ -132,9 +97,12 @@ class Forwarder:
         name: str,
         instance: str,
         limits: Limits | None = None,
+        letters: DeadLetters | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._source = source
+        """Without `letters`, the events that the hub can't take are forgotten at the end."""
+        self._letters = letters or DeadLetters.in_memory(clock)
+        self._source: Source = Tombstoned(source, self._letters)
         self._cursor_file = cursor
         self._link = link
         self._server_id = server_id
@@ -144,16 +112,17 @@ class Forwarder:
         self._instance = instance
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
+        self._epoch = ""  # that of the source, to which the next five belong
         self._acked: int | None = None
-        self._epoch = ""  # that of the source, as far as `_acked` and what is said of single events go
+        self._mark: Mark | None = None
+        self._unsure = False  # whether the epoch may be one that was left for another
+        self._suspicion = Suspicion()
+        self._condemned: Condemned | None = None  # to be buried before anything more is sent
         self._head: int | None = None
         self._last_ack_at: float | None = None
         self._hub_epoch: str | None = None
         self._gaps = 0  # in a row, without an acknowledgement between them
         self._pause = 0.0  # seconds the hub asked to wait
-        self._refused: EventRefused | None = None
-        self._suspects_to: int | None = None  # one event at a time up to this id: one of them broke the socket
-        self._strikes: tuple[int, int] = (0, 0)  # an event, and how often it broke the socket when alone
 
     @property
     def status(self) -> Status:
@@ -182,15 +151,15 @@ class Forwarder:
             return
         if saved is None:
             return
-        if (saved.epoch, saved.hub_url, saved.server_id) == (self._source.epoch, self._hub_url, self._server_id):
-            self._acked = saved.event_id
+        if (other := saved.foreign_to(self._hub_url, self._server_id, self._epoch)) is None:
+            self._acked, self._mark = saved.event_id, saved.mark
         else:
-            log.warning("the saved cursor belongs to another event store, hub or server id: not used")
+            log.warning("the saved cursor belongs to another %s: not used, the hub will say where to go on", other)
+            self._unsure = saved.foreign_to(self._hub_url, self._server_id, saved.epoch) is None
 
     async def _talk(self, session: Session) -> None:
         window = await self._join(session)
         backfill = Backfill(self._source, session, self._topic, window.max_event_bytes, self._clock)
-        epoch = self._source.epoch
         news: asyncio.Future[None] | None = None
         last_answer = self._clock.monotonic()
         try:
@@ -198,8 +167,7 @@ class Forwarder:
                 for event in session.take():
                     self._heed(window, backfill, event)
                     last_answer = self._clock.monotonic()
-                if self._source.epoch != epoch:
-                    self._acked = self._refused = self._suspects_to = None
+                if self._source.epoch != self._epoch:
                     raise Disconnected("the event store has begun another epoch: joining again")
                 if self._pause:
                     pause, self._pause = self._pause, 0.0
@@ -209,6 +177,7 @@ class Forwarder:
                 elif self._clock.monotonic() - last_answer > ACK_TIMEOUT:
                     raise Disconnected(f"no acknowledgement for {ACK_TIMEOUT:.0f} s")
                 with suppress(NotJoined):  # the topic has just ended: why, is the next thing to take
+                    await self._bury_condemned(window)
                     all_sent = await self._send(session, window)
                     backfill.answer_next(quiet=all_sent)
                     if all_sent and (news is None or news.done()):
@@ -232,12 +201,12 @@ class Forwarder:
             self._head = await self._source.head()
             head = self._head or 0
             if self._source.epoch != self._epoch:
-                self._epoch = self._source.epoch
-                self._acked = self._refused = self._suspects_to = None
-            if (self._acked or 0) > head:
-                await self._renew(f"its last event is {head}, but {self._acked} was forwarded")
+                self._begin(self._source.epoch)
+            if (why := await self._another_history(head)) is not None:
+                await self._renew(why)
                 renewed = True
             joined = await self._state_ourselves(session)
+            await self._letters.note_limit(joined.max_event_bytes)
             held = read_id(joined.resume_from)
             if held is None:
                 limits = self._limits
@@ -246,17 +215,39 @@ class Forwarder:
                 log.info("the hub holds nothing of this store: sending from event %d", start)
                 return self._window(joined, start, None)
             self._head = await self._source.head()
-            if held <= (self._head or 0):
+            if held > (self._head or 0):
+                why = f"its last event is {self._head or 0}, but the hub holds up to {held}"
+            elif joined.resume_digest is not None and not await self._fits(held, joined.resume_digest):
+                why = f"event {held} is another one here than at the hub"
+            else:
                 log.info("the hub holds everything up to event %d", held)
                 window = self._window(joined, held, held)
                 self._save(held)
                 return window
             if renewed:
                 raise Disconnected("the hub claims to hold events of an epoch that has just begun")
-            await self._renew(f"its last event is {self._head or 0}, but the hub holds up to {held}")
+            await self._renew(why)
             renewed = True
 
-    async def _state_ourselves(self, session: Session) -> _Joined:
+    async def _another_history(self, head: int) -> str | None:
+        """Why the events are not those that were forwarded, None while nothing speaks against it."""
+        if self._unsure:
+            # A store of an earlier epoch may have come back, and apps may have read beyond its head in that epoch.
+            return "it is not in the epoch that was forwarded last"
+        if (self._acked or 0) > head:
+            return f"its last event is {head}, but {self._acked} was forwarded"
+        mark = self._mark
+        if mark is not None and await self._source.knows(mark.event_id, mark.digest) is False:
+            return f"event {mark.event_id} is another one than was forwarded"
+        return None
+
+    async def _fits(self, held: int, digest: str) -> bool:
+        knows = await self._source.knows(held, digest)
+        if knows:
+            self._mark = Mark(held, digest)
+        return knows is not False
+
+    async def _state_ourselves(self, session: Session) -> Joined:
         payload = {
             "protocol": 1,
             "epoch": self._source.epoch,
@@ -265,15 +256,20 @@ class Forwarder:
             "instance": self._instance,
             "backfill": True,
         }
-        return read_json(_JOINED, await session.join(self._topic, payload))
+        return read_json(JOINED, await session.join(self._topic, payload))
 
     async def _renew(self, why: str) -> None:
         # Under the old epoch the hub would take new events with reused ids for repeats of old ones.
-        epoch = self._epoch = await self._source.renew_epoch()
-        self._acked = self._refused = self._suspects_to = None
-        log.warning("the event store went back in time (%s): it begins epoch %s, all is sent again", why, epoch)
+        self._begin(await self._source.renew_epoch())
+        log.warning("the event store went back in time (%s): it begins epoch %s, all is sent again", why, self._epoch)
 
-    def _window(self, joined: _Joined, start: int, held: int | None) -> Window:
+    def _begin(self, epoch: str) -> None:
+        self._epoch = epoch
+        self._acked = self._mark = self._condemned = None
+        self._unsure = False
+        self._suspicion = Suspicion()
+
+    def _window(self, joined: Joined, start: int, held: int | None) -> Window:
         self._hub_epoch = joined.hub_epoch
         self._gaps = 0
         self._pause = 0.0
@@ -287,47 +283,39 @@ class Forwarder:
 
     async def _send(self, session: Session, window: Window) -> bool:
         """Send what the window has room for; whether all that the source holds was sent."""
-        refused = None if self._refused is None else self._refused.event_id
         while True:
             if window.next is None:
                 window.add(await self._source.page(window.read_after))
                 self._head = max(self._head or 0, window.read_after)
             if window.next is None:
                 return True
-            batch = window.cut(alone=self._suspects_to is not None, refused=refused)
+            batch = window.cut(alone=self._suspicion.alone)
             if batch:
                 self._push(session, window, batch)
             elif window.in_flight:
                 return False
-            elif window.next.event_id == refused and self._refused is not None:
-                raise self._refused
             else:
-                raise EventRefused(window.next.event_id, "too_large", window.max_event_bytes)
+                await self._bury(window.next, too_large(len(window.next.data), window.max_event_bytes))
+                window.restart(window.sent)
 
     def _push(self, session: Session, window: Window, batch: list[SourceEvent]) -> None:
-        previous = window.previous(batch[0])
-        prev_id = b"null" if previous is None else b'"%d"' % previous
-        if len(batch) == 1:
-            name, events = "session_event", b'"event":' + batch[0].data
-        else:
-            name, events = "session_events", b'"events":[%b]' % b",".join([event.data for event in batch])
-        ref = session.push(self._topic, name, b'{%b,"prev_id":%b}' % (events, prev_id))
-        window.flies(ref, batch)
+        name, payload = push_of(batch, window.previous(batch[0]))
+        window.flies(session.push(self._topic, name, payload), batch)
 
     def _heed(self, window: Window, backfill: Backfill, event: ClientEvent) -> None:
         match event:
             case Replied(ref=ref) if ref not in window.in_flight:
                 return  # sent before the hub said where to go on
             case Replied(ref=ref, ok=True, response=response):
-                self._taken(window, window.in_flight[ref].last_id, read_id(read_json(_ANSWER, response).acked_id))
+                self._taken(window, window.in_flight[ref].last_id, read_id(read_json(ANSWER, response).acked_id))
             case Replied(ref=ref, response=response):
-                self._not_taken(window, read_json(_ANSWER, response))
+                self._not_taken(window, window.in_flight[ref], read_json(ANSWER, response))
             case Received(topic=self._topic, event="backfill", payload=payload):
                 backfill.asked(payload)
             case Received(topic=self._topic, event="replaced", payload=payload):
-                raise Replaced(read_json(_NOTICE, payload).instance)
+                raise Replaced(read_json(NOTICE, payload).instance)
             case ChannelErrored(payload=payload):
-                raise Disconnected(f"the hub ended the topic: {read_json(_ANSWER, payload).reason[:100]!r}")
+                raise Disconnected(f"the hub ended the topic: {read_json(ANSWER, payload).reason[:100]!r}")
             case ChannelClosed():
                 raise Disconnected("the hub closed the topic")
 
@@ -337,7 +325,7 @@ class Forwarder:
         self._gaps = 0
         self._progress(window, acked)
 
-    def _not_taken(self, window: Window, answer: _Answer) -> None:
+    def _not_taken(self, window: Window, batch: Batch, answer: Answer) -> None:
         acked = read_id(answer.acked_id)
         if acked is not None:
             self._progress(window, acked)
@@ -354,7 +342,12 @@ class Forwarder:
                 log.info("the hub asks to wait %.1f s", self._pause)
                 window.restart(acked)
             case "too_large" | "invalid_event" if (bad := read_id(answer.id)) is not None:
-                self._refused = EventRefused(bad, answer.reason, answer.limit)
+                if not (acked or 0) < bad <= batch.last_id:
+                    raise Disconnected(f"the hub refuses event {bad}, which was not in that push")
+                self._condemned = self._suspicion.refused(bad, answer.words)
+                window.restart(acked)
+            case "invalid_event" | "bad_push":  # one of the batch, and the hub does not say which
+                self._condemned = self._suspicion.broke([batch], answer.words)
                 window.restart(acked)
             case "stale_link":
                 raise Replaced(None)
@@ -363,23 +356,41 @@ class Forwarder:
 
     def _progress(self, window: Window, acked: int) -> None:
         window.acknowledged(acked)
+        self._mark = window.mark or self._mark
         self._last_ack_at = self._clock.wall()
         self._save(acked if window.sent is None else min(acked, window.sent))
 
     def _save(self, acked: int) -> None:
         self._acked = acked
-        if self._suspects_to is not None and acked >= self._suspects_to:
-            self._suspects_to = None
-        epoch = self._source.epoch
-        self._cursor_file.save(SavedCursor(epoch, acked, self._hub_epoch, self._hub_url, self._server_id))
+        self._suspicion.acknowledged(acked)
+        # Of the epoch in which the events were sent: the source may have begun another one since.
+        self._cursor_file.save(
+            SavedCursor(self._epoch, acked, self._hub_epoch, self._hub_url, self._server_id, self._mark)
+        )
+
+    # Events that the hub will not take.
 
     def _suspect(self, window: Window, lost: Disconnected) -> None:
-        if lost.code not in _FRAME_FAULTS or not window.in_flight:
+        if lost.code in FRAME_FAULTS and window.in_flight:
+            reason = f"the hub closed the socket with {lost.code}"
+            self._condemned = self._suspicion.broke(window.in_flight.values(), reason)
+
+    async def _bury_condemned(self, window: Window) -> None:
+        condemned, self._condemned = self._condemned, None
+        if condemned is None or condemned.event_id <= (self._acked or 0):
             return
-        first, *others = window.in_flight.values()
-        if not others and first.events == 1:
-            strikes = self._strikes[1] + 1 if self._strikes[0] == first.last_id else 1
-            self._strikes = (first.last_id, strikes)
-            if strikes >= _STRIKES:
-                raise EventRefused(first.last_id, f"the hub closed with {lost.code} each of {strikes} times") from lost
-        self._suspects_to = max(self._suspects_to or 0, *(batch.last_id for batch in window.in_flight.values()))
+        page = await self._source.page(condemned.event_id - 1, 1)
+        if page and page[0].event_id == condemned.event_id:
+            await self._bury(page[0], condemned.reason)
+            window.restart(window.sent)
+
+    async def _bury(self, event: SourceEvent, reason: str) -> None:
+        event_id, epoch = event.event_id, self._source.epoch
+        if self._letters.tombstone(epoch, event_id) is not None:
+            raise EventRefused(event_id, reason)
+        try:
+            await self._letters.bury(epoch, event_id, event.data, reason)
+        except StoreError as error:
+            raise Disconnected(f"event {event_id}, which the hub refuses, can't be set aside: {error}") from error
+        told = "the hub will not take event %d (%s): a tombstone goes out in its place; see bridge-client dead-letters"
+        log.error(told, event_id, reason)

@@ -6,9 +6,10 @@ nothing is under way, however large it is.
 
 from collections import deque
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Final, NamedTuple
 
-from bridge_client.sources import SourceEvent
+from bridge_client.sources import Mark, SourceEvent
 
 BATCH_EVENTS: Final = 200
 BATCH_BYTES: Final = 256 * 1024
@@ -23,6 +24,8 @@ class Batch(NamedTuple):
     last_id: int
     events: int
     bytes: int
+    digest: str
+    """Of the last event: see `Mark`."""
 
 
 class Window:
@@ -34,6 +37,8 @@ class Window:
         self._events = max(1, events)
         self._bytes = size
         self.max_event_bytes = max_event_bytes
+        self.mark: Mark | None = None
+        """The last event of the last batch that was acknowledged, on this join."""
         self.restart(held)
 
     def restart(self, held: int | None) -> None:
@@ -57,10 +62,10 @@ class Window:
         """The first event read and not sent."""
         return self._read[0] if self._read else None
 
-    def cut(self, *, alone: bool, refused: int | None) -> list[SourceEvent]:
+    def cut(self, *, alone: bool) -> list[SourceEvent]:
         """Take the next batch there is room for, maybe none. `alone` = one event under way at a time.
 
-        Never takes an event above `max_event_bytes`, nor the one with the id `refused`.
+        Never takes an event above `max_event_bytes`.
         """
         if self.in_flight and alone:
             return []
@@ -69,7 +74,7 @@ class Window:
         batch: list[SourceEvent] = []
         while self._read and len(batch) < limit:
             event = self._read[0]
-            if event.event_id == refused or len(event.data) > self.max_event_bytes:
+            if len(event.data) > self.max_event_bytes:
                 break
             size = len(event.data) + 1
             if (size > room or (batch and batched + size > BATCH_BYTES)) and (batch or self.in_flight):
@@ -88,7 +93,7 @@ class Window:
     def flies(self, ref: str, batch: list[SourceEvent]) -> None:
         """A batch was sent under `ref`."""
         size = sum(len(event.data) + 1 for event in batch)
-        self.in_flight[ref] = Batch(batch[-1].event_id, len(batch), size)
+        self.in_flight[ref] = Batch(batch[-1].event_id, len(batch), size, sha256(batch[-1].data).hexdigest())
         self._events_out += len(batch)
         self._bytes_out += size
         self.sent = batch[-1].event_id
@@ -97,5 +102,6 @@ class Window:
         """The hub holds everything up to `acked`."""
         for ref in [ref for ref, batch in self.in_flight.items() if batch.last_id <= acked]:
             batch = self.in_flight.pop(ref)
+            self.mark = Mark(batch.last_id, batch.digest)
             self._events_out -= batch.events
             self._bytes_out -= batch.bytes

@@ -17,6 +17,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from typing import Final, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
@@ -135,6 +136,15 @@ class Home:
     def head(self) -> int | None:
         """The last id held, None when nothing is."""
         return self.log.head if self.log is not None else None
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of the last event held, in hexadecimal; None when it is not held any more.
+
+        The home compares: under the same epoch and id its store may hold another event, if it was restored or copied.
+        """
+        page = None if self.log is None else self.log.page(max(self.log.floor, self.log.head - 1), self.log.head, 1)
+        return sha256(page[-1].data).hexdigest() if page else None
 
     @property
     def place(self) -> int | None:

@@ -21,6 +21,7 @@ from bridge_client.api.status import StatusReport
 from bridge_client.cli_parts import INGEST_EXIT_CODES
 from bridge_client.clock import SystemClock
 from bridge_client.config import Config
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.keys import write_private
 from bridge_client.lag import Lag
 from bridge_client.sources.store import StoreSource
@@ -76,8 +77,10 @@ def test_every_parameter_is_explained() -> None:
 async def test_every_member_of_an_answer_is_explained(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "home.db")
     assert column(section(API, "GET /events"), "member") == {"events", "epoch", "latest_event_id", "reset"}
-    report = StatusReport(StoreSource(store), Lag(SystemClock()), SystemClock(), {"name": "", "source": ""})
-    assert column(section(API, "GET /status"), "member") == set(report.facts())
+    report = StatusReport(
+        StoreSource(store), DeadLetters.in_memory(), Lag(SystemClock()), SystemClock(), {"name": "", "source": ""}
+    )
+    assert column(section(API, "GET /status"), "member") == set(await report.facts())
     await store.close()
 
 
@@ -156,7 +159,9 @@ async def running(folder: Path) -> tuple[Any, Any]:
     store = await SqliteStore.open(folder / "home.db")
     for number in range(3):
         await store.publish({"type": "note", "session_id": "s", "n": number})
-    report = StatusReport(StoreSource(store), Lag(SystemClock()), SystemClock(), {"name": "", "source": ""})
+    report = StatusReport(
+        StoreSource(store), DeadLetters.in_memory(), Lag(SystemClock()), SystemClock(), {"name": "", "source": ""}
+    )
     routes = [web.get("/events", Events(store).get), web.get("/status", report.get)]
     return store, Api(routes, local_token.obtain(folder), host="127.0.0.1", port=0)
 

@@ -7,6 +7,7 @@ import msgspec
 from aiohttp import web
 
 from bridge_client.clock import Clock, rfc3339
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Status
 from bridge_client.lag import Lag
 from bridge_client.sources import Source
@@ -15,8 +16,9 @@ from bridge_client.sources import Source
 class StatusReport:
     """What one running home says of itself. `about` are members that don't change."""
 
-    def __init__(self, source: Source, lag: Lag, clock: Clock, about: dict[str, Any]) -> None:
+    def __init__(self, source: Source, letters: DeadLetters, lag: Lag, clock: Clock, about: dict[str, Any]) -> None:
         self._source = source
+        self._letters = letters
         self._lag = lag
         self._clock = clock
         self._about: dict[str, Any] = {**about, "server_id": None, "hub_url": None}
@@ -35,11 +37,11 @@ class StatusReport:
         return None if self._forwarder is None else self._forwarder.status.acked_id
 
     async def get(self, request: web.Request) -> web.Response:
-        """The handler."""
-        return web.Response(body=msgspec.json.encode(self.facts()), content_type="application/json")
+        """The handler. Raises StoreError."""
+        return web.Response(body=msgspec.json.encode(await self.facts()), content_type="application/json")
 
-    def facts(self) -> dict[str, Any]:
-        """The answer's members; docs/home-api.md explains each."""
+    async def facts(self) -> dict[str, Any]:
+        """The answer's members; docs/home-api.md explains each. Raises StoreError."""
         now = self._clock.wall()
         status = Status(None, None, None, None, None) if self._forwarder is None else self._forwarder.status
         acked, heads = status.acked_id, [head for head in (status.head_id, self._lag.head) if head is not None]
@@ -57,6 +59,7 @@ class StatusReport:
             "last_ack_at": _time(status.last_ack_at),
             "last_ack_age_seconds": None if status.last_ack_at is None else round(max(0, now - status.last_ack_at), 3),
             "lag": {"events": behind, "seconds": round(self._lag.seconds(acked), 3) if behind else 0.0},
+            "dead_letters": await self._letters.count(),
             "last_error": status.last_error,
         }
 

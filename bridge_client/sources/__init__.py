@@ -11,9 +11,19 @@ waits, and `wait` returns once it can be read again. Back in time: it takes a ne
 
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 
 class SourceRefused(Exception):
     """The source can't be used as it was named, and trying again won't help; the text says what to do."""
+
+
+class Mark(Struct, frozen=True):
+    """An event by which a source is known again: its id, and a digest of what it held."""
+
+    event_id: int
+    digest: str
+    """SHA-256 of the event's bytes as they travel, in hexadecimal."""
 
 
 class SourceEvent(NamedTuple):
@@ -44,6 +54,14 @@ class Source(Protocol):
 
     async def wait(self, after: int) -> None:
         """Return once an event with an id above `after` can be read, or the epoch has changed."""
+
+    async def knows(self, event_id: int, digest: str) -> bool | None:
+        """Whether the event `event_id`, not above the head, is here and its bytes have this digest (see Mark).
+
+        False means that this is another history than the one in which it was read, though ids and epoch are the same.
+        None where that can't be told: the event may have been removed since, or the source is one whose owner may
+        change what it holds.
+        """
 
     async def renew_epoch(self) -> str:
         """Begin a new epoch over the same events: what a forwarder does with a source that went back. Returns it."""

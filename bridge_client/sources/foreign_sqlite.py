@@ -18,12 +18,13 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from bridge_client.clock import Clock, SystemClock
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.source_spec import SqliteSpec
-from bridge_client.sources import SourceEvent, SourceRefused
+from bridge_client.sources import Mark, SourceEvent, SourceRefused
 from bridge_client.sources.absence import Absence, Unreadable
 from bridge_client.sources.event_text import place
 from bridge_client.sources.holes import PATIENCE, Holes
-from bridge_client.sources.own_epoch import Mark, OwnEpoch
+from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.tombstones import tombstone
 from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
@@ -50,8 +51,11 @@ class _Row(NamedTuple):
 class ForeignSqlite:
     """`Source` over one table. Made by `open`, ended by `close`."""
 
-    def __init__(self, spec: SqliteSpec, epoch: OwnEpoch, clock: Clock | None = None) -> None:
+    def __init__(
+        self, spec: SqliteSpec, epoch: OwnEpoch, clock: Clock | None = None, letters: DeadLetters | None = None
+    ) -> None:
         self._spec = spec
+        self._letters = letters or DeadLetters.in_memory(clock)
         self._epoch = epoch
         self._clock = clock or SystemClock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="foreign-sqlite")
@@ -71,9 +75,14 @@ class ForeignSqlite:
         self._select = f"SELECT {wanted} {self._from}"
 
     @classmethod
-    async def open(cls, spec: SqliteSpec, epoch: OwnEpoch, clock: Clock | None = None) -> Self:
-        """A source whose file has been read once. Raises SourceRefused when it is not what the spec says."""
-        source = cls(spec, epoch, clock)
+    async def open(
+        cls, spec: SqliteSpec, epoch: OwnEpoch, clock: Clock | None = None, letters: DeadLetters | None = None
+    ) -> Self:
+        """A source whose file has been read once. Raises SourceRefused when it is not what the spec says.
+
+        What can't be forwarded, and what came too late to be, goes to `letters`.
+        """
+        source = cls(spec, epoch, clock, letters)
         try:
             await source._until_read(source._check)
             await source._until_read(source._look)
@@ -140,6 +149,9 @@ class ForeignSqlite:
         query = f"SELECT max({self._id}) {self._from} <= ?"
         row = await self._read(lambda: self._connected().execute(query, (MAX_EVENT_ID,)).fetchone())
         return row[0] or None
+
+    async def knows(self, event_id: int, digest: str) -> bool | None:
+        return None  # its owner may change a row; whether another file came in its place is seen by the mark
 
     async def renew_epoch(self) -> str:
         await asyncio.to_thread(self._epoch.renew)
@@ -268,12 +280,13 @@ class ForeignSqlite:
 
     def _find_late(self, connection: sqlite3.Connection) -> None:
         for first, last in self._holes.closed:
-            for (event_id,) in connection.execute(f"SELECT {self._id} {self._from} BETWEEN ? AND ?", (first, last)):
+            for event_id, *values in connection.execute(f"{self._select} BETWEEN ? AND ?", (first, last)).fetchall():
+                text = self._text(_Row(event_id, tuple(values)))
+                why = "it came after later events had been forwarded"
+                self._letters.bury_now(self.epoch, event_id, text, why, replaced=False)
                 self._holes.late(event_id)
                 log.error(
-                    "event %d of %s came after later ones had been forwarded: it is not sent; read it there",
-                    event_id,
-                    self._spec.path,
+                    "event %d of %s is not sent: %s; see bridge-client dead-letters", event_id, self._spec.path, why
                 )
 
     def _has_recent_holes(self) -> bool:
@@ -322,8 +335,16 @@ class ForeignSqlite:
             text = self._made_of_columns(row.values) if self._spec.members else _bytes(row.values[0])
             return place(text, row.event_id, self._spec.type)[1]
         except InvalidEvent as error:
-            log.error("event %d of %s can't be forwarded: %s", row.event_id, self._spec.path, error)
+            if self._letters.bury_now(self.epoch, row.event_id, self._text(row), str(error)):
+                log.error("event %d of %s can't be forwarded: %s", row.event_id, self._spec.path, error)
             return tombstone(row.event_id, str(error))
+
+    def _text(self, row: _Row) -> bytes:
+        """What a row holds, for people: the event's text, whatever it is."""
+        if self._spec.members:
+            return self._made_of_columns(row.values)
+        value = row.values[0]
+        return value if isinstance(value, bytes) else b"" if value is None else str(value).encode()
 
     def _made_of_columns(self, values: tuple[Any, ...]) -> bytes:
         members = []

@@ -18,11 +18,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bridge_client.clock import Clock, SystemClock
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.sources import SourceEvent, SourceRefused
 from bridge_client.sources.absence import Absence, Unreadable
 from bridge_client.sources.event_text import find_id, place
 from bridge_client.sources.holes import Holes
 from bridge_client.sources.own_epoch import OwnEpoch
+from bridge_client.store import StoreError
 from bridge_client.tombstones import tombstone
 from protocol import event_id as ids
 from protocol.codec import open_json
@@ -71,8 +73,12 @@ class HttpSource:
         token: str | None = None,
         dense: bool = False,
         clock: Clock | None = None,
+        letters: DeadLetters | None = None,
     ) -> None:
+        """What can't be forwarded goes to `letters`."""
         self._url = url
+        self._letters = letters or DeadLetters.in_memory(clock)
+        self._broken: list[tuple[int, bytes, str]] = []  # found in the last answer: place, text, what is wrong
         self._epoch = epoch
         self._session = session
         self._headers = {"Accept": "application/json"}
@@ -166,6 +172,9 @@ class HttpSource:
         latest = _id((await self._ask({})).latest_event_id)
         return (self._seen if latest is None else latest) or None
 
+    async def knows(self, event_id: int, digest: str) -> bool | None:
+        return None  # a server may merge or rewrite what it gave; it says itself when it lives another life
+
     async def renew_epoch(self) -> str:
         await asyncio.to_thread(self._epoch.renew)
         self._begin()
@@ -199,6 +208,7 @@ class HttpSource:
         if self._turned:
             return []
         placed = {number: data for number, data in map(self._placed, answer.events) if number > after}
+        await self._bury_broken()
         # What comes before the first of them is unknown: nothing lies between it and `after`, that much is certain.
         events, previous = [], after or None
         for number in sorted(placed):
@@ -219,10 +229,21 @@ class HttpSource:
             log.error("%s gave an event without a usable event_id (%s): it can't be forwarded", self._url, error)
         except InvalidEvent as error:
             number = find_id(text)
-            log.error("%s gave an event that can't be forwarded (%s): %s", self._url, number, error)
             if number is not None:
+                self._broken.append((number, text, str(error)))
                 return number, tombstone(number, str(error))
+            log.error("%s gave an event that can't be forwarded, and has no place: %s", self._url, error)
         return -1, b""
+
+    async def _bury_broken(self) -> None:
+        broken, self._broken = self._broken, []
+        for number, text, why in broken:
+            try:
+                fresh = await self._letters.bury(self.epoch, number, text, why)
+            except StoreError as error:
+                raise Unreadable(f"what can't be forwarded can't be set aside either: {error}") from None
+            if fresh:
+                log.error("%s gave an event that can't be forwarded (%d): %s", self._url, number, why)
 
     async def _heed(self, answer: _Answer, after: int | None) -> None:
         """Notice that the server lives another life than before."""

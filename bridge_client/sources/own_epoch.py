@@ -12,16 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from bridge_client.keys import BadKeyFile, read_private, write_private
+from bridge_client.sources import Mark
 
 LONGEST: Final = 64
 """Characters of an epoch that is taken over from the source; a longer one only counts as a change."""
-
-
-class Mark(Struct, frozen=True):
-    """An event by which a source is known again: its id, and a digest of what it held."""
-
-    event_id: int
-    digest: str
 
 
 class _File(Struct):

@@ -49,6 +49,10 @@ class EventStore(Protocol):
     def epoch(self) -> str:
         """Names this life of the store: random, made with it, kept over restarts, replaced only by `renew_epoch`."""
 
+    @property
+    def restored(self) -> int:
+        """How often a copy was found restored into the store while it was open: ids may name other events since."""
+
     async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
         """Store one event: a mapping of JSON values, or the bytes of one JSON object.
 
@@ -84,7 +88,10 @@ class EventStore(Protocol):
         """The greatest id that is not above `event_id`, None if there is none."""
 
     async def wait(self, after: int) -> None:
-        """Return once an event with an id above `after` can be read, whoever wrote it. Raises StoreError."""
+        """Return once an event with an id above `after` can be read, whoever wrote it. Raises StoreError.
+
+        Returns too when it is found during the wait that the store was restored from a copy, which takes events away.
+        """
 
     async def renew_epoch(self) -> str:
         """Begin a new epoch over the same events, as a restored store must, which reuses ids. Returns it, durable."""

@@ -27,6 +27,10 @@ class MemoryStore:
     def epoch(self) -> str:
         return self._epoch
 
+    @property
+    def restored(self) -> int:
+        return 0
+
     async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
         self._check_open()
         admitted = admit(event, self._max_event_bytes)

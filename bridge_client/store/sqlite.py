@@ -38,6 +38,11 @@ FASTEST_LOOK: Final = 0.010
 SLOWEST_LOOK: Final = 0.250
 """Seconds between two looks for events of other processes: doubled from the fastest while none comes."""
 
+_NEWS: Final = """
+    SELECT last.id, about.value, last.data, (SELECT data FROM events WHERE id = ?)
+    FROM about LEFT JOIN (SELECT id, data FROM events ORDER BY id DESC LIMIT 1) AS last WHERE about.key = 'epoch'
+"""
+
 _T = TypeVar("_T")
 _Events = list[Stored]  # inside the class, `list` is a method
 
@@ -58,6 +63,8 @@ class SqliteStore:
         self._room = asyncio.Event()
         self._changed = asyncio.Event()
         self._known_head = 0
+        self._last: Stored | None = None  # an event that was the last one: how a restored file is known
+        self._restored = 0
         self._tail = Tail()
         self._pause = FASTEST_LOOK
         self._next_look = 0.0
@@ -96,6 +103,10 @@ class SqliteStore:
     @property
     def epoch(self) -> str:
         return self._epoch
+
+    @property
+    def restored(self) -> int:
+        return self._restored
 
     async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
         self._check_open()
@@ -177,9 +188,10 @@ class SqliteStore:
         return await self._read(lambda: self._one("SELECT max(id) FROM events WHERE id <= ?", place))
 
     async def wait(self, after: int) -> None:
+        restored = self._restored
         while True:
             self._check_open()
-            if self._known_head > after:
+            if self._known_head > after or self._restored != restored:
                 return
             now = self._loop.time()
             if now >= self._next_look:
@@ -194,7 +206,7 @@ class SqliteStore:
 
     async def renew_epoch(self) -> str:
         self._check_open()
-        await self._read(lambda: None)
+        await self._look()
         self._epoch = await asyncio.to_thread(renew_epoch, self._path)
         return self._epoch
 
@@ -218,17 +230,21 @@ class SqliteStore:
 
     async def _look(self) -> None:
         """See what other connections have committed."""
-        known = self._known_head
-        seen = await self._read(self._news)
+        known, last = self._known_head, self._last
+        seen = await self._read(lambda: self._news(0 if last is None else last.event_id))
         self._pause = min(2 * self._pause, SLOWEST_LOOK)
         if seen is None:
             return
-        head, self._epoch = seen
-        if head < known:  # what is in the file now is older than what was in it: a copy was restored into it
+        head, self._epoch, newest, then = seen
+        if head < known or (last is not None and then not in (None, last.data)):
+            # What is in the file now is not what was in it, or less: a copy was restored into it.
             self._tail.clear()
-            self._known_head = head
+            self._known_head, self._last = head, newest
+            self._restored += 1
+            self._wake()
         elif head > self._known_head:
             self._pause, self._next_look = FASTEST_LOOK, self._loop.time() + FASTEST_LOOK
+            self._last = newest
             self._advance(head)
 
     def _advance(self, head: int) -> None:
@@ -252,6 +268,8 @@ class SqliteStore:
                 write.done.set_exception(outcome)
         if stored:
             self._tail.append(stored)
+            if stored[-1].event_id > self._known_head:
+                self._last = stored[-1]
             self._advance(stored[-1].event_id)
 
     # --- on the reader thread
@@ -284,15 +302,14 @@ class SqliteStore:
             cursor.close()  # ends the read transaction, which would keep the WAL from being reused
         return page.events
 
-    def _news(self) -> tuple[int, str] | None:
-        """The head and the epoch, or None when no other connection has committed since the last call."""
+    def _news(self, then: int) -> tuple[int, str, Stored | None, bytes | None] | None:
+        """Head, epoch, last event, and what event `then` holds; None when no other connection has committed since."""
         version = self._one("PRAGMA data_version")
         if version == self._data_version:
             return None
-        query = "SELECT (SELECT max(id) FROM events), value FROM about WHERE key = 'epoch'"
-        head, epoch = self._reader.execute(query).fetchone()
+        head, epoch, newest, data = self._reader.execute(_NEWS, (then,)).fetchone()
         self._data_version = version
-        return head or 0, epoch
+        return head or 0, epoch, None if head is None else Stored(head, newest), data
 
     # --- on the writer thread
 

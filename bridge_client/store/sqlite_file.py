@@ -9,6 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from bridge_client.dead_letters import TABLES as DEAD_LETTERS
 from bridge_client.store import StoreError
 
 BUSY_SECONDS: Final = 30.0
@@ -31,6 +32,7 @@ _STEPS: Final = (
         "CREATE TABLE session_messages (session_id TEXT NOT NULL, position INTEGER NOT NULL, data BLOB NOT NULL,"
         " PRIMARY KEY (session_id, position)) WITHOUT ROWID",
     ),
+    DEAD_LETTERS,
 )
 """Step n makes a file of version n one of version n + 1. A step that has been released never changes."""
 
@@ -48,7 +50,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def open_file(path: Path) -> sqlite3.Connection:
     """Make the file if it is absent, bring it into shape, and return the writer's connection. Raises StoreError."""
     try:
-        _make_private(path)
+        make_private(path)
         connection = connect(path)
     except (OSError, sqlite3.Error) as error:
         raise explain(path, "open", error) from error
@@ -73,6 +75,21 @@ def open_file(path: Path) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def open_letters(path: Path) -> sqlite3.Connection:
+    """A connection for `DeadLetters`: to the event store, or to a file of their own, made when missing.
+
+    Raises StoreError.
+    """
+    try:
+        make_private(path)
+        connection = connect(path)
+        for statement in DEAD_LETTERS:
+            connection.execute(statement)
+    except (OSError, sqlite3.Error) as error:
+        raise explain(path, "open", error) from error
     return connection
 
 
@@ -104,7 +121,8 @@ def _switch_to_wal(path: Path, connection: sqlite3.Connection) -> None:
         raise StoreError(f"{path}: this file system can't share memory, which a WAL needs: use a local disk")
 
 
-def _make_private(path: Path) -> None:
+def make_private(path: Path) -> None:
+    """Make the file (0600, in a directory made 0700), or close one that is there to others. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

@@ -111,11 +111,13 @@ class ServerChannel(Channel):
         for watcher in tuple(home.watchers):
             watcher.home_joined(changed)
         home.show_online(now)
+        digest = home.digest
         return Ok(
             {
                 "hub_epoch": self._homes.hub_epoch,
                 "link": home.link,
                 "resume_from": None if home.head is None else str(home.head),
+                **({} if digest is None else {"resume_digest": digest}),
                 "window": {"events": self._config.window_events, "bytes": self._config.window_bytes},
                 "max_event_bytes": self._config.max_event_bytes,
             }

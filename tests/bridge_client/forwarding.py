@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from bridge_client.clock import Clock
 from bridge_client.cursor import SavedCursor
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.dial import Disconnected, WebSocketDialler, Wire
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.link import Link
 from bridge_client.sources import SourceEvent
 from bridge_client.sources.store import StoreSource
 from bridge_client.store.memory import MemoryStore
+from bridge_client.store.sqlite_file import open_letters
 from tests.bridge_client.scripted_hub import (
     DEADLINE,
     NoWait,
@@ -74,6 +77,7 @@ def a_forwarder(
     cursor: Any,
     limits: Limits | None = None,
     clock: Clock | None = None,
+    letters: DeadLetters | None = None,
     **link: Any,
 ) -> Forwarder:
     url = HUB_URL if hub is None else hub.url
@@ -86,6 +90,7 @@ def a_forwarder(
         name="a home",
         instance="one",
         limits=limits,
+        letters=letters,
         clock=clock,
     )
 
@@ -99,6 +104,10 @@ async def running(forwarder: Forwarder) -> AsyncIterator["asyncio.Task[None]"]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def letters_in(path: Path, clock: Clock | None = None) -> DeadLetters:
+    return await DeadLetters.open(lambda: open_letters(path), path, clock)
 
 
 def ids(payload: Any) -> list[int]:
@@ -127,6 +136,9 @@ class Sparse:
 
     async def wait(self, after: int) -> None:
         await asyncio.Event().wait()
+
+    async def knows(self, event_id: int, digest: str) -> bool | None:
+        return None
 
     async def renew_epoch(self) -> str:
         raise AssertionError("not expected")

@@ -1,15 +1,20 @@
 """The forwarder: every event in order and unchanged, no cursor past an acknowledgement."""
 
 import json
+import time
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from bridge_client.clock import SystemClock
 from bridge_client.cursor import SavedCursor
 from bridge_client.dial import Wire
 from bridge_client.forwarder import Limits
 from bridge_client.refill import refill_from
+from bridge_client.sources import Mark, SourceEvent
+from bridge_client.sources.store import StoreSource
 from bridge_client.store.memory import MemoryStore
 from tests.bridge_client.forwarding import (
     HUB_URL,
@@ -61,7 +66,8 @@ async def test_what_is_said_on_the_wire() -> None:
     }
     assert batch[2:] == [f"server:{SERVER_ID}", "session_events", {"events": events[:3], "prev_id": None}]
     assert single[2:] == [f"server:{SERVER_ID}", "session_event", {"event": events[3], "prev_id": "3"}]
-    assert cursor.saved[-1] == SavedCursor(store.epoch, 4, "h1", HUB_URL, SERVER_ID)
+    mark = Mark(4, sha256((await store.list())[3].data).hexdigest())
+    assert cursor.saved[-1] == SavedCursor(store.epoch, 4, "h1", HUB_URL, SERVER_ID, mark)
 
 
 async def test_the_bytes_of_an_event_are_not_touched() -> None:
@@ -252,3 +258,63 @@ async def test_batches_keep_their_limits_and_a_large_event_goes_alone() -> None:
         else:
             assert len(event_ids) == 1
     assert [event_ids for name, event_ids, _ in frames if name == "session_event"][:1] == [[601]]
+
+
+async def test_case_85_an_unordered_page_is_sent_in_order_and_the_cursor_waits_for_all_of_it() -> None:
+    """case 85: the store answers [12, 10, 11]: 10, 11, 12 are sent; the cursor is at 12 only once all are acked."""
+    source, cursor, sent = Sparse([10, 11, 12]), Memory(), list[int]()
+    page = await source.page(0)
+    shuffled = [page[0], page[2], page[1]]
+    source.page = lambda after, limit=500: _answer(shuffled if after < 10 else [])  # type: ignore[method-assign]
+    assert [event.event_id for event in await source.page(0)] == [12, 10, 11]
+    places: list[int | None] = []
+
+    async def hub_side(peer: Peer) -> None:
+        await peer.joined(window={"events": 1, "bytes": 1 << 20})
+        for _ in range(3):
+            _, ref, _, _, payload = await peer.next()
+            sent.extend(ids(payload))
+            places.append(cursor.at)
+            await peer.reply(ref, {"acked_id": str(sent[-1])})
+
+    async with scripted_hub(hub_side) as hub, running(a_forwarder(hub, source, cursor)):
+        await cursor.reaches(12)
+    assert sent == [10, 11, 12]
+    assert places == [None, 10, 11]
+
+
+async def _answer(page: list[SourceEvent]) -> list[SourceEvent]:
+    return page
+
+
+async def test_case_83_events_of_one_timestamp_all_arrive_though_pages_end_among_them() -> None:
+    """case 83: 50 events, one timestamp, pages of ten: 50 arrive."""
+    store, held, cursor = MemoryStore(), Holding(), Memory()
+    for n in range(50):
+        await store.publish({"type": "note", "timestamp": "2026-01-01T00:00:00Z", "n": n})
+    source = StoreSource(store)
+    read = source.page
+    source.page = lambda after, limit=500: read(after, 10)  # type: ignore[method-assign]
+    async with scripted_hub(held.serve) as hub, running(a_forwarder(hub, source, cursor)):
+        await cursor.reaches(50)
+    assert [event["n"] for event in held.events] == list(range(50))
+
+
+@pytest.mark.parametrize("hours", [-1 / 6, 1 / 6, 5])
+async def test_cases_47_and_106_a_home_whose_clock_is_wrong_connects_and_forwards(hours: float) -> None:
+    """case 47: ten minutes off; case 106: five hours. No credential here depends on the home's clock."""
+    store, held, cursor, clock = await a_store(3), Holding(), Memory(), WrongClock(hours * 3600)
+    async with scripted_hub(held.serve) as hub:
+        forwarder = a_forwarder(hub, store, cursor, clock=clock)
+        async with running(forwarder):
+            await cursor.reaches(3)
+            assert forwarder.status.last_ack_at == pytest.approx(time.time() + hours * 3600, abs=60)
+    assert held.ids == [1, 2, 3]
+
+
+class WrongClock(SystemClock):
+    def __init__(self, off: float) -> None:
+        self._off = off
+
+    def wall(self) -> float:
+        return super().wall() + self._off

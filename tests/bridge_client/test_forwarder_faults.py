@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge_client.dial import Wire
-from bridge_client.forwarder import EventRefused, Replaced
+from bridge_client.forwarder import Replaced
 from bridge_client.store.memory import MemoryStore
 from tests.bridge_client.forwarding import SERVER_ID, Cut, Memory, Sparse, a_forwarder, a_store, ids, running
 from tests.bridge_client.scripted_hub import (
@@ -18,66 +18,6 @@ from tests.bridge_client.scripted_hub import (
     scripted_hub,
     settle,
 )
-
-
-@pytest.mark.parametrize("reason", ["too_large", "invalid_event"])
-async def test_case_88_a_refused_event_stops_the_forwarder_in_front_of_it(reason: str) -> None:
-    store, cursor, held = await a_store(10), Memory(), Holding()
-
-    async def hub_side(peer: Peer) -> None:
-        await peer.joined()
-        while True:
-            _, ref, _, _, payload = await peer.next()
-            good = [event for event in payload.get("events", [payload.get("event")]) if int(event["event_id"]) < 7]
-            if good:
-                held.take("session_events", {"events": good, "prev_id": payload["prev_id"]})
-            assert 7 in ids(payload)
-            answer = {"reason": reason, "id": "7", "limit": 99, "acked_id": held.last}
-            await peer.reply(ref, answer, "error")
-
-    async with scripted_hub(hub_side) as hub, running(a_forwarder(hub, store, cursor)) as run:
-        with pytest.raises(EventRefused) as refused:
-            await run
-        assert len(hub.peers) == 1
-    assert (refused.value.event_id, refused.value.reason, refused.value.limit) == (7, reason, 99)
-    assert cursor.at == 6
-    assert held.ids == [1, 2, 3, 4, 5, 6]
-
-
-async def test_case_61_an_event_over_the_hubs_limit_is_not_even_sent_and_all_before_it_is() -> None:
-    store, cursor, held = await a_store(5), Memory(), Holding()
-    await store.publish({"type": "note", "text": "x" * 5000})
-    await store.publish({"type": "note"})
-
-    async def hub_side(peer: Peer) -> None:
-        await peer.joined(max_event_bytes=1000)
-        while True:
-            _, ref, _, name, payload = await peer.next()
-            await peer.reply(ref, *held.take(name, payload))
-
-    async with scripted_hub(hub_side) as hub, running(a_forwarder(hub, store, cursor)) as run:
-        with pytest.raises(EventRefused, match="event 6: too_large, the limit is 1000 bytes"):
-            await run
-    assert (cursor.at, held.ids) == (5, [1, 2, 3, 4, 5])
-
-
-@pytest.mark.parametrize("code", [1003, 1007, 1009])
-async def test_case_62_an_event_that_breaks_the_socket_is_found_and_named(code: int) -> None:
-    store, cursor, held = await a_store(50), Memory(), Holding()
-
-    async def hub_side(peer: Peer) -> None:
-        await peer.joined(resume_from=held.last)
-        while True:
-            _, ref, _, name, payload = await peer.next()
-            if 33 in ids(payload):
-                await peer.close(code)
-                return
-            await peer.reply(ref, *held.take(name, payload))
-
-    async with scripted_hub(hub_side) as hub, running(a_forwarder(hub, store, cursor)) as run:
-        with pytest.raises(EventRefused, match=f"event 33: the hub closed with {code}"):
-            await run
-    assert (cursor.at, held.ids) == (32, list(range(1, 33)))
 
 
 async def test_a_frame_fault_that_does_not_come_again_costs_nothing() -> None:

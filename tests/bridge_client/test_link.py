@@ -76,6 +76,8 @@ def test_a_credential_that_fits_no_header_is_refused_without_showing_it(credenti
 
 @pytest.mark.parametrize("code", [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1011, 1012, 1013, 1014, 4000, "reset"])
 async def test_case_5_every_close_is_retried_and_logged(code: int | str, caplog: pytest.LogCaptureFixture) -> None:
+    """case 5; and case 4: a proxy that closes with 1001 when its configuration is loaded anew."""
+
     async def drop(peer: Peer) -> None:
         await peer.join()
         if isinstance(code, int):

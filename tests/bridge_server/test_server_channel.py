@@ -1,6 +1,7 @@
 """`server:<server_id>` (A200 to A202, A208): the join, the pushes, every error, takeovers."""
 
 import asyncio
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -36,6 +37,24 @@ async def test_the_join_reply_says_where_to_go_on_and_how_fast() -> None:
     again = bench.home().joins("E", 5)
     assert (again["link"], again["resume_from"]) == (2, "3")
     assert Bench().homes.hub_epoch != bench.homes.hub_epoch
+
+
+@virtual_time
+async def test_the_join_reply_says_what_the_last_event_holds() -> None:
+    """So that a store which was restored or copied knows that it is another history than the one held."""
+    bench = Bench(history_seconds=60)
+    home = bench.home()
+    assert "resume_digest" not in home.joins()
+    home.events(1, 3)
+    log = bench.homes.get(SERVER_ID).log
+    assert log is not None
+    [last] = log.page(2, 3, 1) or []
+    home.drop()
+    again = bench.home().joins()
+    assert (again["resume_from"], again["resume_digest"]) == ("3", sha256(last.data).hexdigest())
+    log.expire(last.at + 61)
+    gone = bench.home().joins()
+    assert (gone["resume_from"], "resume_digest" in gone) == ("3", False)
 
 
 @virtual_time

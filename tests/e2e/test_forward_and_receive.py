@@ -12,7 +12,7 @@ import pytest
 from bridge_client.app_client import AppClient, CaughtUp, Event, Gap, Place, ServerStatus
 from bridge_client.cursor import CursorFile
 from bridge_client.dial import CredentialRefused, WebSocketDialler, Wire
-from bridge_client.forwarder import EventRefused, Forwarder, Limits, Replaced
+from bridge_client.forwarder import Forwarder, Limits, Replaced
 from bridge_client.link import JoinRejected, Link
 from bridge_client.sources import Source
 from bridge_client.sources.store import StoreSource
@@ -276,22 +276,22 @@ async def test_neither_side_gets_into_another_home(hub: Hub, world: World) -> No
             await anext(client)
 
 
-async def test_case_61_an_event_over_the_hubs_limit_stops_the_forwarder_in_front_of_it(tmp_path: Path) -> None:
+async def test_case_61_an_event_over_the_hubs_limit_leaves_a_tombstone_and_those_behind_it_come(tmp_path: Path) -> None:
     store = MemoryStore()
     async with asyncio.timeout(DEADLINE), running_hub(tmp_path, max_event_bytes=10_000) as hub:
         world = World(hub, tmp_path)
         await publish(store, 3)
-        async with world.app((store.epoch, 0)) as client, world.forwarding(store) as forwarder:
+        async with world.app((store.epoch, 0)) as client, world.forwarding(store):
             assert [item.event_id for item in await receive(client, 3)] == [1, 2, 3]
             await publish(store, 1)
             await publish(store, 1, size=20_000)
             await publish(store, 1)
-            with pytest.raises(EventRefused, match="event 5: too_large, the limit is 10000 bytes"):
-                await forwarder
-            assert [item.event_id for item in await receive(client, 4)] == [4]
+            before, stone, behind = await receive(client, 6)
+    assert (before.event_id, stone.event_id, behind.event_id) == (4, 5, 6)
+    assert (stone.type, stone.session_id) == ("unforwardable", "s")
     saved = CursorFile(tmp_path / "cursor-one.json").load()
     assert saved is not None
-    assert saved.event_id == 4
+    assert saved.event_id == 6
 
 
 class Late:

@@ -13,6 +13,7 @@ import bridge_server.channels.app
 import bridge_server.replay
 from bridge_client.app_client import AppClient
 from bridge_client.forwarder import Forwarder
+from bridge_client.sources.store import StoreSource
 from bridge_server.channels import Reply
 from bridge_server.channels.server import ServerChannel
 from bridge_server.home import Home
@@ -116,6 +117,15 @@ def restored_under_its_old_epoch(patch: Patch) -> None:
     patch(Forwarder, "_renew", faulty)
 
 
+def another_history_not_known(patch: Patch) -> None:
+    """Fencing: a store that went back and outgrew its old head is taken for the same, for nobody compares events."""
+
+    async def faulty(self: StoreSource, event_id: int, digest: str) -> bool | None:
+        return None
+
+    patch(StoreSource, "knows", faulty)
+
+
 def verdict_not_heeded(patch: Patch) -> None:
     """Resume, the app's half: a gap is not told."""
 
@@ -128,6 +138,7 @@ def verdict_not_heeded(patch: Patch) -> None:
 PROFILES: dict[Callable[[Patch], None], Profile] = {
     repeats_are_published: Profile(steps=16, apps=2, plain=True),
     nobody_is_fenced: Profile(steps=40, apps=2, moves=True, large=0.0),
+    another_history_not_known: Profile(steps=80, apps=1, moves=True, large=0.0, outgrown=True),
     restored_under_its_old_epoch: Profile(steps=24, apps=2, moves=True, large=0.0),
 }
 """Runs in which what is broken is used often."""
@@ -141,5 +152,6 @@ MUTANTS: dict[Callable[[Patch], None], int] = {
     repeats_are_published: 60,
     nobody_is_fenced: 60,
     restored_under_its_old_epoch: 60,
+    another_history_not_known: 60,
     verdict_not_heeded: 60,
 }

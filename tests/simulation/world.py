@@ -43,7 +43,9 @@ class Profile:
     outgrown: bool = False
     """Whether a store that went back may grow past its old head before its forwarder has looked.
 
-    Nobody could tell then: the hub takes its new events for the old ones with these ids.
+    Ids alone don't tell then: only the digest of what was acknowledged, or of what the hub holds last. A home without a
+    cursor at a hub without memory can't tell at all, which comes up when the second home starts late: so it is for
+    chosen runs.
     """
 
 

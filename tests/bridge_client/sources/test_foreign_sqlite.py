@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.source_spec import SqliteSpec, parse
 from bridge_client.sources import SourceRefused
 from bridge_client.sources.foreign_sqlite import ForeignSqlite
@@ -39,11 +40,11 @@ def add(path: Path, *ids: int, text: str = "") -> None:
     run(path, "INSERT INTO events VALUES (?, ?)", *((n, json.dumps({"type": "note", "n": n, "t": text})) for n in ids))
 
 
-async def opened(path: Path, options: str = "table=events") -> ForeignSqlite:
+async def opened(path: Path, options: str = "table=events", letters: DeadLetters | None = None) -> ForeignSqlite:
     name = f"sqlite:{path}?{options}"
     spec = parse(name)
     assert isinstance(spec, SqliteSpec)
-    return await ForeignSqlite.open(spec, OwnEpoch(path.parent / "epoch", name))
+    return await ForeignSqlite.open(spec, OwnEpoch(path.parent / "epoch", name), letters=letters)
 
 
 async def ids(source: ForeignSqlite, after: int = 0) -> list[int]:
@@ -118,11 +119,15 @@ async def test_bad_rows_leave_a_tombstone(tmp_path: Path, caplog: pytest.LogCapt
     make(path)
     rows = [None, 7, "", "{", "[]", '{"n":1}', b'{"type":"\xff"}', '{"type":"good"}']
     run(path, "INSERT INTO events VALUES (?, ?)", *enumerate(rows, 1))
-    source = await opened(path)
+    letters = DeadLetters.in_memory()
+    source = await opened(path, letters=letters)
     events = await read(source)
+    assert await read(source) == events
     await source.close()
     assert [json.loads(event.data)["type"] for event in events] == ["unforwardable"] * 7 + ["good"]
-    assert all(f"event {n} of" in caplog.text for n in range(1, 8))
+    assert all(caplog.text.count(f"event {n} of") == 1 for n in range(1, 8)), "said once"
+    kept = [(letter.event_id, letter.data) for letter in await letters.list()]
+    assert kept == [(1, b""), (2, b"7"), (3, b""), (4, b"{"), (5, b"[]"), (6, b'{"n":1}'), (7, rows[6])]
 
 
 async def test_a_hole_is_waited_for_and_filled(tmp_path: Path) -> None:
@@ -143,9 +148,9 @@ async def test_a_hole_is_waited_for_and_filled(tmp_path: Path) -> None:
 async def test_a_hole_that_stays_is_passed_and_who_comes_late_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "agent.db"
+    path, letters = tmp_path / "agent.db", DeadLetters.in_memory()
     make(path, 1)
-    source = await opened(path)
+    source = await opened(path, letters=letters)
     async with asyncio.timeout(DEADLINE):
         assert await ids(source) == [1]
         add(path, 4)
@@ -159,6 +164,10 @@ async def test_a_hole_that_stays_is_passed_and_who_comes_late_is_named(
         assert await ids(source, 4) == [5]
     await source.close()
     assert caplog.text.count("event 3 of") == 1
+    [late] = await letters.list()
+    assert (late.event_id, late.replaced) == (3, False)
+    assert letters.tombstone(source.epoch, 3) is None
+    assert json.loads(late.data)["type"]
 
 
 async def test_a_replaced_file_begins_another_epoch(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from bridge_client.dead_letters import DeadLetters
 from bridge_client.sources import SourceRefused
 from bridge_client.sources.http import FASTEST, HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
@@ -110,9 +111,12 @@ async def test_one_bad_event_does_not_stop_the_others(tmp_path: Path, caplog: py
         return web.json_response(body)
 
     plain, server.get = server.get, with_junk  # type: ignore[method-assign]
-    async with foreign_server(server), http_source(server.url, tmp_path) as source:
+    letters = DeadLetters.in_memory()
+    async with foreign_server(server), http_source(server.url, tmp_path, letters=letters) as source:
         events = await source.page(0)
     assert [event.event_id for event in events] == [1, 2, 3]
+    [letter] = await letters.list()
+    assert (letter.event_id, json.loads(letter.data)) == (2, {"event_id": "2", "no type": True})
     assert json.loads(events[1].data)["type"] == "unforwardable"
     assert "2" in caplog.text
     assert "007" in caplog.text

@@ -1,0 +1,71 @@
+"""The payloads of a home's topic as the forwarder reads and writes them. What it does not use is passed over."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from bridge_client.sources import SourceEvent
+
+
+class WindowLimits(Struct):
+    """How much the hub lets be unanswered."""
+
+    events: int = 1_000
+    bytes: int = 1 << 20
+
+
+class Joined(Struct):
+    """The reply to our join."""
+
+    hub_epoch: str | None = None
+    resume_from: str | None = None
+    resume_digest: str | None = None
+    window: WindowLimits = msgspec.field(default_factory=WindowLimits)
+    max_event_bytes: int = 1 << 20
+
+
+class Answer(Struct):
+    """The reply to a push of events, or the reason of a `phx_error`."""
+
+    acked_id: str | None = None
+    reason: str = ""
+    id: str | None = None
+    limit: int | None = None
+    message: str = ""
+    resume_from: str | None = None
+    retry_after_ms: float = 1_000.0
+
+    @property
+    def words(self) -> str:
+        """Why events were refused, for people."""
+        if self.reason == "too_large":
+            return too_large(None, self.limit)
+        return f"{self.reason}: {self.message[:100]}" if self.message else self.reason
+
+
+class Notice(Struct):
+    """What comes with `replaced`."""
+
+    instance: str | None = None
+
+
+JOINED: Final = msgspec.json.Decoder(Joined)
+ANSWER: Final = msgspec.json.Decoder(Answer)
+NOTICE: Final = msgspec.json.Decoder(Notice)
+
+
+def too_large(size: int | None, limit: int | None) -> str:
+    """What is said of an event that is too large, with as much as is known."""
+    return "too_large" + (f": {size} bytes" if size else "") + (f", the hub takes {limit}" if limit is not None else "")
+
+
+def push_of(batch: Sequence[SourceEvent], previous: int | None) -> tuple[str, bytes]:
+    """The push that carries `batch`, which follows the event `previous`: its name and its payload."""
+    prev_id = b"null" if previous is None else b'"%d"' % previous
+    if len(batch) == 1:
+        name, events = "session_event", b'"event":' + batch[0].data
+    else:
+        name, events = "session_events", b'"events":[%b]' % b",".join([event.data for event in batch])
+    return name, b'{%b,"prev_id":%b}' % (events, prev_id)
