@@ -8,8 +8,8 @@ from protocol.events.compaction import PARTS
 
 _FORMS_CACHED: Final = 4
 
-_OVERHEAD: Final = 256
-"""Bytes a message that waits costs beside its payload: itself, and its place in a queue."""
+_OVERHEAD: Final = 128
+"""Bytes a message that waits costs in each queue beside its payload, which is shared: its place there."""
 
 _EVENT_HEAD: Final = b'{"event":'
 

@@ -15,8 +15,9 @@ import pytest
 from bridge_server import open_files
 from bridge_server.app import Hub
 from bridge_server.auth import Device, Server
+from bridge_server.backlog import Marks
 from bridge_server.channels import Channel
-from bridge_server.outbox import CUT_BYTES, Outbox
+from bridge_server.outbox import Outbox
 from bridge_server.peer import Peer
 from bridge_server.transports.port import Port
 from bridge_server.transports.websocket import WebSocketDriver
@@ -137,7 +138,7 @@ async def test_case_104_a_heartbeat_overtakes_a_burst_of_5000_events(
 ) -> None:
     """The client reads slowly: what is answered it hears after what the kernels hold, not after what the hub holds."""
     count, size = 5_000, 600
-    assert count * (size + 200) < CUT_BYTES, "the burst alone is no reason to cut it"
+    assert count * (size + 200) < Marks().cut_bytes, "the burst alone is no reason to cut it"
     server, home_token, device, token = phone
     async with (
         RawSocket(hub.port) as app,

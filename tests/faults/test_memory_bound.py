@@ -39,7 +39,7 @@ HOME_BOUND = PROCESS + 2 * 8 * MIB + 8 * MIB + 2 * MIB
     ("slow", "waves"),
     [
         pytest.param(12, 1, id="slice"),
-        pytest.param(150, 60, id="soak", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+        pytest.param(60, 15, id="soak", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
 )
 async def test_hub_and_home_stay_under_their_bound(scene: Scene, slow: int, waves: int) -> None:
