@@ -73,6 +73,10 @@ def cli() -> None:
 def ingest_files(files: tuple[Path, ...], session_id: str | None, as_json: bool, **options: Any) -> None:
     """Publish the events in FILES (- is standard input): JSON lines, one JSON document, or server-sent events.
 
+    An event that docs/events.md lists as an agent application's goes through as it is, with its session unless --session
+    names another. Any other value becomes the data of an event, under its own type. An array of objects is one event for
+    each of them.
+
     What is broken is reported with its line number and skipped; the rest goes through. Then the exit code is 4, so that
     a script notices: do not publish the same file again, that would double what went through.
     """
