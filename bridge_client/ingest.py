@@ -1,9 +1,9 @@
 """Bring what other programs wrote into an event store: JSON lines, one JSON document, or server-sent events.
 
-Each value becomes one event, each object of an array of objects too. One of the home's own vocabulary goes through as it
-is (`ingest_events.py`). Any other is wrapped, `{type, session_id, data}`: `data` is the value's own text, byte for byte
-(numbers, order and duplicates of keys as written); `type` is the value's own `type` if it is an object with a non-empty
-string there, else `provider_event`. Nobody says which format it is: the first lines do (`ValueReader`).
+Each value becomes one event, each object of an array of objects too. One of the home's own vocabulary goes through as
+it is (`ingest_events.py`). Any other is wrapped, `{type, session_id, data}`: `data` is the value's own text, byte for
+byte (numbers, order and duplicates of keys as written); `type` is the value's own `type` if it is an object with a
+non-empty string there, else `provider_event`. Nobody says which format it is: the first lines do (`ValueReader`).
 
 What is broken is reported with its line number and skipped; the rest goes through, in order.
 """
@@ -116,13 +116,13 @@ async def ingest(
 
     async def publish(one: Value | Problem) -> None:
         nonlocal window_bytes
-        if isinstance(one, Value):
-            try:
-                event = event_of(one.type, one.data, session_id)
-            except InvalidEvent as error:
-                one = Problem(one.line, str(error))
         if isinstance(one, Problem):
             report.add(one)
+            return
+        try:
+            event = event_of(one.type, one.data, session_id)
+        except InvalidEvent as error:
+            report.add(Problem(one.line, str(error)))
             return
         while window and (len(window) >= _IN_FLIGHT or window_bytes + len(one.data) > _IN_FLIGHT_BYTES):
             await settle_oldest()

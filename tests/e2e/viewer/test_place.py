@@ -110,9 +110,7 @@ async def test_a_long_result_unfolded_at_the_end_is_read_from_its_top(scene: Sce
         await expect(messages(page).last).to_have_text("and then")
 
 
-async def test_after_a_return_the_place_where_it_began_is_a_press_away(
-    scene: Scene, profile: BrowserContext
-) -> None:
+async def test_after_a_return_the_place_where_it_began_is_a_press_away(scene: Scene, profile: BrowserContext) -> None:
     async with scene.home() as home:
         await tell(home, *range(1, 31))
         page = await scene.paired(await profile.new_page())
