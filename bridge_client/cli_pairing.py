@@ -184,7 +184,7 @@ def show_invitation(invitation: "pairing.Invitation", *, as_json: bool = False, 
         "expires_at": invitation.expires_at,
         "scopes": list(invitation.scopes),
     }
-    text = invitation.poster if qr else f"link  {invitation.link}\ncode  {invitation.code}"
+    text = invitation.poster if qr else f"link  {invitation.link}\ncode  {invitation.code}  ({invitation.serves})"
     say(text, facts if as_json else None)
 
 
