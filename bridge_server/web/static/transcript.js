@@ -14,7 +14,7 @@ const ENDED = { __proto__: null, dismissed: true, resolved: true, expired: true 
 const NOTIFICATION = /^(application|session)_notification_(created|updated|resolved|dismissed|expired)$/;
 const GIST = 400; // characters of what an unknown event says
 
-// `bridge-client watch` looks in the same places (bridge_client/render.py).
+// `bridge-client watch` looks in the same places (bridge_client/transcript.py).
 const SAYS = ["text", "delta", "content", "part", "message", "body", "title", "summary", "error", "reason", "tool", "tool_name", "name"];
 const INSIDE = ["display", "data", "payload", "message", "messages", "result", "tool_calls", "function", "delta", "content", "notification", "error"];
 const DEEPEST = 4;
