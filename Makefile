@@ -83,7 +83,7 @@ need_python = @$(if $(PYTHON),$(call usable,$(PYTHON)),false) || { \
 
 $(VENV):
 	$(call need_python)
-	@echo "building .venv"
+	@echo "first run: fetching Python packages into .venv (about a minute, more on a slow line)"
 	@rm -rf .venv && $(PYTHON) -m venv .venv
 	@.venv/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/dev.txt
 	@touch $@

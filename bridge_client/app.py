@@ -27,6 +27,7 @@ from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
 from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
 from bridge_client.dead_letters import DeadLetters
+from bridge_client.dial import MAX_PROXY_ANSWER, PROXY_ALONE, from_proxy
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
@@ -367,8 +368,14 @@ async def hub_state(hub_url: str) -> str:
             aiohttp.ClientSession() as session,
             session.get(hub_url.rstrip("/") + "/ready", timeout=HUB_TIMEOUT, allow_redirects=False) as response,
         ):
+            if from_proxy(response.status, await response.content.read(MAX_PROXY_ANSWER)):
+                return f"can't be reached: {PROXY_ALONE}"
             states = {200: "ready", 503: "not ready: it is stopping, or can't read its database"}
             return states.get(response.status, f"answers {response.status}: something else is at that URL")
+    except aiohttp.ClientConnectorError as error:
+        if isinstance(error.os_error, ConnectionRefusedError):
+            return "can't be reached: nothing listens there; start it: bridge-server serve"
+        return f"can't be reached: {error}"
     except (aiohttp.ClientError, TimeoutError) as error:
         return f"can't be reached: {error or type(error).__name__}"
 

@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge_client import app, cli_dead_letters, cli_exec, cli_home, cli_pairing, cli_watch, ingest
+from bridge_client import cli_dead_letters, cli_exec, cli_home, cli_pairing, cli_watch
 from bridge_client.alone import HomeRuns
 from bridge_client.cli_parts import (
     EXIT_CODES,
@@ -31,10 +31,14 @@ from bridge_client.cli_parts import (
 )
 from bridge_client.config import BadConfig, Config
 from bridge_client.cursor import DamagedCursor
-from bridge_client.dial import Stopped
-from bridge_client.keys import BadKeyFile, EnrolmentFailed
+from bridge_client.lazy import lazily
 from bridge_client.sources import SourceRefused
 from bridge_client.store import StoreError
+
+if TYPE_CHECKING:
+    from bridge_client import app, dial, ingest, keys
+else:
+    app, dial, ingest, keys = (lazily(f"bridge_client.{name}") for name in ("app", "dial", "ingest", "keys"))
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,6 +76,10 @@ def cli() -> None:
 @as_json_option
 def ingest_files(files: tuple[Path, ...], session_id: str | None, as_json: bool, **options: Any) -> None:
     """Publish the events in FILES (- is standard input): JSON lines, one JSON document, or server-sent events.
+
+    An event that docs/events.md lists as an agent application's goes through as it is, with its session unless
+    --session names another. Any other value becomes the data of an event, under its own type. An array of objects is
+    one event for each of them.
 
     What is broken is reported with its line number and skipped; the rest goes through. Then the exit code is 4, so that
     a script notices: do not publish the same file again, that would double what went through.
@@ -139,13 +147,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except Stopped as error:
+    except dial.Stopped as error:
         code = _complain(str(error), 3)
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except (BadKeyFile, EnrolmentFailed, HomeRuns, SourceRefused, StoreError, DamagedCursor) as error:
+    except (keys.BadKeyFile, keys.EnrolmentFailed, HomeRuns, SourceRefused, StoreError, DamagedCursor) as error:
         code = _complain(str(error), 1)
     except OSError as error:
         code = _complain(in_words(error), 1)

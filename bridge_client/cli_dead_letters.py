@@ -5,17 +5,21 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from bridge_client import app
 from bridge_client.cli_parts import EXIT_CODES, as_json_option, fail, run, say, state_dir_option, store_option
 from bridge_client.config import Config
 from bridge_client.dead_letters import DeadLetters, Letter, plain_text
-from bridge_client.render import harmless
+from bridge_client.lazy import lazily
 from bridge_client.store import EventStore
 from protocol.errors import InvalidEvent
+
+if TYPE_CHECKING:
+    from bridge_client import app, render
+else:
+    app, render = lazily("bridge_client.app"), lazily("bridge_client.render")
 
 _source = click.option(
     "--source", help="Those of this source, as `bridge-client forward` has it; default: those of the store."
@@ -134,7 +138,7 @@ async def _list(config: Config, as_json: bool) -> None:
         else:
             kind, session = letter.type or "no type", letter.session_id or "no session"
             parts = (letter.number, f"event {letter.event_id}", _time(letter.at), f"{letter.size} bytes", kind, session)
-            click.echo(harmless("  ".join(map(str, (*parts, letter.reason)))))
+            click.echo(render.harmless("  ".join(map(str, (*parts, letter.reason)))))
 
 
 async def _show(config: Config, number: int, as_json: bool) -> None:
@@ -145,7 +149,7 @@ async def _show(config: Config, number: int, as_json: bool) -> None:
         return
     place = "a tombstone is in its place" if letter.replaced else "it had no place any more, and no tombstone"
     told = f"event {letter.event_id} of epoch {letter.epoch}, given up {_time(letter.at)}: {letter.reason}; {place}"
-    click.echo(harmless(told), err=True)
+    click.echo(render.harmless(told), err=True)
     sys.stdout.buffer.write(letter.data + b"\n")
     sys.stdout.buffer.flush()
 

@@ -7,14 +7,19 @@ import select
 import signal
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvloop
 
-from bridge_client import app
 from bridge_client.cli_parts import state_dir_option, store_option
 from bridge_client.config import Config
+from bridge_client.lazy import lazily
+
+if TYPE_CHECKING:
+    from bridge_client import app
+else:
+    app = lazily("bridge_client.app")
 
 NOT_FOUND = 127
 NOT_STARTED = 126

@@ -6,11 +6,11 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bridge_client import app, logs
+from bridge_client import logs
 from bridge_client.alone import alone
 from bridge_client.cli_parts import (
     EXIT_CODES,
@@ -25,8 +25,13 @@ from bridge_client.cli_parts import (
     store_option,
 )
 from bridge_client.config import BadConfig, Config
-from bridge_client.doctor import Check, examine
-from bridge_client.render import harmless
+from bridge_client.lazy import lazily
+
+if TYPE_CHECKING:
+    from bridge_client import app, render
+    from bridge_client import doctor as doctor_checks
+else:
+    app, render, doctor_checks = (lazily(f"bridge_client.{name}") for name in ("app", "render", "doctor"))
 
 _name = click.option("--name", help="The name that apps see for this home; default: the host's.")
 _credential = click.option(
@@ -186,7 +191,7 @@ async def _status(config: Config, as_json: bool) -> None:
         click.echo(json.dumps(facts))
         return
     for name, value in _told(facts):
-        click.echo(f"{name:<13}{harmless(str(value))}")
+        click.echo(f"{name:<13}{render.harmless(str(value))}")
 
 
 def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -232,7 +237,7 @@ def doctor(as_json: bool, **options: Any) -> None:
 
 
 async def _doctor(config: Config, as_json: bool) -> None:
-    checks = [check async for check in examine(config, app.open_store)]
+    checks = [check async for check in doctor_checks.examine(config, app.open_store)]
     if as_json:
         click.echo(json.dumps([check._asdict() for check in checks]))
     elif sys.stdout.isatty():
@@ -240,14 +245,14 @@ async def _doctor(config: Config, as_json: bool) -> None:
             click.echo(_line(check, shutil.get_terminal_size().columns))
     else:
         for check in checks:
-            click.echo("\t".join(harmless(part) for part in (check.state, *check[:1], *check[2:])).rstrip())
+            click.echo("\t".join(render.harmless(part) for part in (check.state, *check[:1], *check[2:])).rstrip())
     failed = [check.name for check in checks if check.state == "fail"]
     if failed:
         fail(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
 
 
-def _line(check: Check, columns: int) -> str:
-    name, state, found, remedy = map(harmless, check)
+def _line(check: "doctor_checks.Check", columns: int) -> str:
+    name, state, found, remedy = map(render.harmless, check)
     # What was found is never broken, so that a path in it can be copied.
     start = f"{name:<17} " if len(found) <= columns - 24 else f"{name}\n      "
     end = f"\n      → {remedy}" if remedy else ""

@@ -4,18 +4,23 @@ import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import click
 import msgspec
 
-from bridge_client import app, keys, pairing
 from bridge_client.cli_parts import EXIT_CODES, FILE, as_json_option, fail, hub_url_option, run, say, state_dir_option
 from bridge_client.config import LOCAL_HUB_URL, Config
-from bridge_client.pairing import HomeApi, PairingFailed
-from bridge_client.render import harmless
+from bridge_client.lazy import lazily
 from protocol.pairing import CODE_SECONDS, DeviceListed, PairedDevice
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from bridge_client import app, keys, pairing, render
+else:
+    aiohttp = lazily("aiohttp")
+    app, keys, pairing, render = (lazily(f"bridge_client.{name}") for name in ("app", "keys", "pairing", "render"))
 
 SCOPES = ("view", "approve", "control")
 
@@ -70,7 +75,7 @@ async def _pair(
             waiting = False
         finally:
             if waiting:
-                with suppress(PairingFailed):
+                with suppress(pairing.PairingFailed):
                     await home.close(invitation.pairing_id)
     if device is None:
         fail("the code ended and nobody came; for a new one: bridge-client pair")
@@ -107,9 +112,10 @@ async def _redeem(config: Config, code: str, name: str, path: Path, as_json: boo
             raise click.UsageError(str(error)) from None
     keys.save(path, credential)
     facts = {"device_id": credential.device_id, "server_id": credential.server_id, "file": str(path)}
+    usual = path == config.state_dir / "app-credential.json" and config.state_dir == Config.from_env().state_dir
     say(
         f"paired with home {credential.server_id} as app {credential.device_id}; kept in {path}"
-        f"\nNow: bridge-client watch --credential-file {path}",
+        f"\nNow: bridge-client watch{'' if usual else f' --credential-file {path}'}",
         facts if as_json else None,
     )
 
@@ -139,7 +145,7 @@ async def _list(config: Config, everything: bool, as_json: bool) -> None:
         click.echo("no app yet; to pair one: bridge-client pair", err=True)
     else:
         for device in found:
-            click.echo("\t".join(map(harmless, _cells(device))))
+            click.echo("\t".join(map(render.harmless, _cells(device))))
 
 
 def _cells(device: DeviceListed) -> tuple[str, ...]:
@@ -162,14 +168,14 @@ async def _revoke(config: Config, device_id: str, as_json: bool) -> None:
     async with _home(config) as home:
         try:
             await home.revoke(device_id)
-        except PairingFailed as error:
+        except pairing.PairingFailed as error:
             if error.code != "not_found":
                 raise
             fail(f"this home has no app {device_id[:60]!r}; see: bridge-client devices list --all")
     say(f"app {device_id} is revoked", {"revoked": device_id} if as_json else None)
 
 
-def show_invitation(invitation: pairing.Invitation, *, as_json: bool = False, qr: bool = True) -> None:
+def show_invitation(invitation: "pairing.Invitation", *, as_json: bool = False, qr: bool = True) -> None:
     """Print an open code."""
     facts = {
         "pairing_id": invitation.pairing_id,
@@ -178,34 +184,34 @@ def show_invitation(invitation: pairing.Invitation, *, as_json: bool = False, qr
         "expires_at": invitation.expires_at,
         "scopes": list(invitation.scopes),
     }
-    text = invitation.poster if qr else f"link  {invitation.link}\ncode  {invitation.code}"
+    text = invitation.poster if qr else f"link  {invitation.link}\ncode  {invitation.code}  ({invitation.serves})"
     say(text, facts if as_json else None)
 
 
 def show_device(device: PairedDevice, *, as_json: bool = False) -> None:
     """Print that an app came."""
-    name, scopes = harmless(device.name), harmless(", ".join(device.scopes))
+    name, scopes = render.harmless(device.name), render.harmless(", ".join(device.scopes))
     facts = {"device_id": device.device_id, "name": device.name, "scopes": device.scopes}
     say(
-        f"paired: {name}, app {harmless(device.device_id)} (may {scopes})"
-        f"\nTo end it: bridge-client devices revoke {harmless(device.device_id)}",
+        f"paired: {name}, app {render.harmless(device.device_id)} (may {scopes})"
+        f"\nTo end it: bridge-client devices revoke {render.harmless(device.device_id)}",
         facts if as_json else None,
     )
 
 
 @asynccontextmanager
-async def _home(config: Config) -> AsyncIterator[HomeApi]:
+async def _home(config: Config) -> AsyncIterator["pairing.HomeApi"]:
     credential = app.kept_credential(config, config.credential_path)
     if credential is None:
         fail(f"there is no {config.credential_path}: this home is not enrolled yet; start it: bridge-client serve")
     if credential.device_id is not None:
         fail(f"{config.credential_path} is the credential of an app; --credential-file names the home's")
     async with aiohttp.ClientSession() as session:
-        yield HomeApi(credential, session)
+        yield pairing.HomeApi(credential, session)
 
 
 async def _told(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except PairingFailed as error:
+    except pairing.PairingFailed as error:
         fail(str(error))

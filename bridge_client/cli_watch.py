@@ -6,14 +6,11 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import click
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
 
-from bridge_client import app, logs, render
-from bridge_client.app_client import Event, Item
+from bridge_client import logs
 from bridge_client.cli_parts import (
     EXIT_CODES,
     FILE,
@@ -25,9 +22,18 @@ from bridge_client.cli_parts import (
     state_dir_option,
 )
 from bridge_client.config import Config
-from bridge_client.transcript import Transcript
+from bridge_client.lazy import lazily
 from protocol import event_id as ids
 from protocol.errors import BadEventId
+
+if TYPE_CHECKING:
+    from rich import console as rich_console
+
+    from bridge_client import app, app_client, render, transcript
+else:
+    rich_console = lazily("rich.console")
+    app, app_client, render = (lazily(f"bridge_client.{name}") for name in ("app", "app_client", "render"))
+    transcript = lazily("bridge_client.transcript")
 
 REFRESH: Final = 0.1
 """Seconds between two drawings of what grows."""
@@ -45,7 +51,7 @@ class Items(Protocol):
 
     async def __aexit__(self, *ending: Any) -> None: ...
 
-    def __aiter__(self) -> AsyncIterator[Item]: ...
+    def __aiter__(self) -> AsyncIterator["app_client.Item"]: ...
 
 
 def add_to(cli: click.Group) -> None:
@@ -106,7 +112,7 @@ def watch(
     if as_json:
         run(_as_json(items))
     elif sys.stdout.isatty():
-        run(show(items, Console(highlight=False), unfold=unfold))
+        run(show(items, rich_console.Console(highlight=False), unfold=unfold))
     else:
         run(_as_lines(items))
 
@@ -131,7 +137,7 @@ def _from_hub(config: Config, path: Path, cursor: tuple[str | None, int] | None,
 async def _as_json(items: Items) -> None:
     async with items:
         async for item in items:
-            if isinstance(item, Event):
+            if isinstance(item, app_client.Event):
                 # A line break can only be white space between two tokens: inside a JSON string it is an escape.
                 sys.stdout.buffer.write(item.data.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
                 sys.stdout.buffer.flush()
@@ -145,14 +151,16 @@ async def _as_lines(items: Items) -> None:
             click.echo(render.render(item, time.time()))
 
 
-async def show(items: Items, console: Console, *, unfold: bool = False) -> None:
+async def show(items: Items, console: "rich_console.Console", *, unfold: bool = False) -> None:
     """Draw the items until they end: what is finished scrolls by; below it stays what grows, and how things stand."""
-    transcript = Transcript()
+    from rich.live import Live
 
-    def below() -> RenderableType:
-        growing = [render.show(block, growing=True) for block in transcript.growing[-_MOST_GROWING:]]
-        status = render.status_line(transcript.standing, time.time(), link=items.connected, behind=items.behind)
-        return Group(*growing, status)
+    shown = transcript.Transcript()
+
+    def below() -> "rich_console.RenderableType":
+        growing = [render.show(block, growing=True) for block in shown.growing[-_MOST_GROWING:]]
+        status = render.status_line(shown.standing, time.time(), link=items.connected, behind=items.behind)
+        return rich_console.Group(*growing, status)
 
     with Live(below(), console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
 
@@ -166,7 +174,7 @@ async def show(items: Items, console: Console, *, unfold: bool = False) -> None:
             try:
                 drawn = 0.0
                 async for item in items:
-                    finished = transcript.take(item)
+                    finished = shown.take(item)
                     for block in finished:
                         console.print(render.show(block, unfold=unfold))
                     if finished or time.monotonic() - drawn >= REFRESH:

@@ -11,6 +11,7 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -263,7 +264,9 @@ class Config:
         if path:
             for name, value in _table(Path(path)).items():
                 if name not in known:
-                    raise BadConfig(f"{path}: [{TABLE}] has no setting {name!r}; it has {', '.join(known)}")
+                    near = get_close_matches(name, known, 1)
+                    meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+                    raise BadConfig(f"{path}: [{TABLE}] has no setting {name!r}; {meant}")
                 named[name], sources[name] = value, f"{path}: {name}"
         for name, kind in known.items():
             value = environ.get(PREFIX + name.upper())
@@ -296,10 +299,16 @@ def _path(kind: type, value: object) -> object:
     raise ValueError("must be a path")
 
 
+_EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`, got `\w+`")
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "array": "a list"}
+
+
 def _explain(text: str, named: Mapping[str, Any], sources: Mapping[str, str]) -> str:
     reason, _, place = text.partition(" - at `$.")
     if place:
         name = re.split(r"[`.\[]", place)[0]
+        kind = _EXPECTED.fullmatch(reason)
+        reason = f"must be {_KINDS[kind[1]]}" if kind and kind[1] in _KINDS else reason
         return f"{sources.get(name, name)} = {named.get(name)!r}: {reason}"
     name, _, reason = text.partition(": ")
     return f"{sources.get(name, name)}: {reason}"

@@ -25,6 +25,14 @@ MAX_MESSAGE_BYTES: Final = 4 << 20
 
 _LONGEST_RETRY_AFTER: Final = 3600.0
 
+MAX_PROXY_ANSWER: Final = 65_536
+"""Bytes that are read of what may answer in place of a hub."""
+
+PROXY_ALONE: Final = (
+    "a proxy answers, the hub behind it does not: start `bridge-server serve` there, or check the proxy's upstream"
+)
+"""What an answer means that `from_proxy` says is not the hub's."""
+
 
 class Disconnected(Exception):
     """There is no socket, or no longer one. Coming back can help.
@@ -168,10 +176,18 @@ def _closed(closed: ConnectionClosed) -> Disconnected:
     return Disconnected(f"the connection broke without a close{f': {cause}' if cause else ''}")
 
 
+def from_proxy(status: int, body: bytes) -> bool:
+    """Whether this is what a proxy answers whose upstream is down: a hub says why or how it is, in JSON."""
+    return status in (502, 503, 504) and not any(_member(body, name) for name in ("reason", "status", "error"))
+
+
 def _refusal(response: Response) -> Exception:
-    reason = _reason(bytes(response.body or b""))
+    body = bytes(response.body or b"")
+    reason = _reason(body)
     if response.status_code == 403 and reason in ("credential_invalid", "credential_revoked"):
         return CredentialRefused(reason)
+    if from_proxy(response.status_code, body):
+        return Disconnected(f"{PROXY_ALONE} (HTTP {response.status_code})", retry_after=_retry_after(response))
     known = REFUSALS.get(reason)
     meaning = f": {reason} ({known.meaning})" if known else f": {reason[:100]!r}" if reason else ""
     return Disconnected(
@@ -180,11 +196,15 @@ def _refusal(response: Response) -> Exception:
 
 
 def _reason(body: bytes) -> str:
-    try:
-        reason = msgspec.json.decode(body)["reason"]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
-        return ""  # not our hub: a proxy in between
+    reason = _member(body, "reason")
     return reason if isinstance(reason, str) else ""
+
+
+def _member(body: bytes, name: str) -> Any:
+    try:
+        return msgspec.json.decode(body)[name]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
+        return None  # not our hub: a proxy in between
 
 
 def _retry_after(response: Response) -> float | None:

@@ -21,6 +21,7 @@ import aiohttp
 from bridge_client import keys
 from bridge_client.config import LOCAL_HUB_URL, Config
 from bridge_client.cursor import CursorFile, DamagedCursor
+from bridge_client.dial import MAX_PROXY_ANSWER, PROXY_ALONE, from_proxy
 from bridge_client.keys import BadKeyFile, Credential
 from bridge_client.store import EventStore, StoreError
 from protocol.pairing import ME_PATH
@@ -183,7 +184,7 @@ async def hub(url: str, credential: Credential | None) -> AsyncIterator[Check]:
         try:
             async with session.get(url.rstrip("/") + "/ready", allow_redirects=False) as response:
                 here, date = time.time(), response.headers.get("Date")
-                yield _ready(response.status)
+                yield _ready(response.status, await response.content.read(MAX_PROXY_ANSWER))
         except (aiohttp.ClientError, TimeoutError) as error:
             yield Check("hub: answer", "fail", f"none: {_said(error)}", "something else listens there: check the URL")
             return
@@ -229,9 +230,12 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-def _ready(status: int) -> Check:
+def _ready(status: int, body: bytes) -> Check:
     if status == 200:
         return Check("hub: answer", "ok", "it is ready")
+    if from_proxy(status, body):
+        found, _, remedy = PROXY_ALONE.partition(": ")
+        return Check("hub: answer", "fail", f"{found} (HTTP {status})", remedy)
     if status == 503:
         return Check("hub: answer", "warn", "it is shutting down or overloaded", "wait; `serve` comes back by itself")
     remedy = "something else is at that URL, or a proxy hides the hub's paths"

@@ -1,8 +1,9 @@
 """Bring what other programs wrote into an event store: JSON lines, one JSON document, or server-sent events.
 
-Each value becomes one event, `{type, session_id, data}`: `data` is the value's own text, byte for byte (numbers, order
-and duplicates of keys as written); `type` is the value's own `type` if it is an object with a non-empty string there,
-else `provider_event`. Nobody says which format it is: the first lines do (`ValueReader`).
+Each value becomes one event, each object of an array of objects too. One of the home's own vocabulary goes through as
+it is (`ingest_events.py`). Any other is wrapped, `{type, session_id, data}`: `data` is the value's own text, byte for
+byte (numbers, order and duplicates of keys as written); `type` is the value's own `type` if it is an object with a
+non-empty string there, else `provider_event`. Nobody says which format it is: the first lines do (`ValueReader`).
 
 What is broken is reported with its line number and skipped; the rest goes through, in order.
 """
@@ -20,6 +21,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
+from bridge_client.ingest_events import elements, event_of
 from bridge_client.lines import Line, Lines
 from bridge_client.store import EventStore, Stored
 from protocol.codec import MAX_EVENT_DEPTH, open_json
@@ -97,7 +99,6 @@ async def ingest(
     Memory is bounded by a few times `max_line`. Raises IngestStopped when the store or the input fails.
     """
     reader = ValueReader(max_line)
-    session = b"" if session_id is None else b'"session_id":%b,' % msgspec.json.encode(session_id)
     report = Report()
     window: deque[tuple[Value, asyncio.Task[Stored]]] = deque()
     window_bytes = 0
@@ -113,17 +114,29 @@ async def ingest(
         window.popleft()
         window_bytes -= len(value.data)
 
-    async def take(found: Iterator[Value | Problem]) -> None:
+    async def publish(one: Value | Problem) -> None:
         nonlocal window_bytes
+        if isinstance(one, Problem):
+            report.add(one)
+            return
+        try:
+            event = event_of(one.type, one.data, session_id)
+        except InvalidEvent as error:
+            report.add(Problem(one.line, str(error)))
+            return
+        while window and (len(window) >= _IN_FLIGHT or window_bytes + len(one.data) > _IN_FLIGHT_BYTES):
+            await settle_oldest()
+        window.append((one, asyncio.ensure_future(_publish(store, event))))
+        window_bytes += len(one.data)
+
+    async def take(found: Iterator[Value | Problem]) -> None:
         for one in found:
             if isinstance(one, Problem):
                 report.add(one)
                 continue
-            while window and (len(window) >= _IN_FLIGHT or window_bytes + len(one.data) > _IN_FLIGHT_BYTES):
-                await settle_oldest()
-            event = b'{"type":%b,%b"data":%b}' % (one.type, session, one.data)
-            window.append((one, asyncio.ensure_future(_publish(store, event))))
-            window_bytes += len(one.data)
+            texts = elements(one.data)
+            for value in [one] if len(texts) == 1 and texts[0] is one.data else [_value(one.line, t) for t in texts]:
+                await publish(value)
         while window and window[0][1].done():
             await settle_oldest()
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from bridge_client.dial import PROXY_ALONE, from_proxy
 from protocol.codec import open_json
 from protocol.errors import BadTopic, ProtocolError
 from protocol.loopback import LOOPBACK_NAMES
@@ -203,6 +204,8 @@ async def _post(session: aiohttp.ClientSession, url: str, body: Any, decoder: ms
             data += chunk
             if len(data) > MAX_ANSWER:
                 raise EnrolmentFailed(f"{url} answered more than {MAX_ANSWER} bytes; it is no hub")
+    if from_proxy(response.status, bytes(data)):
+        raise HubNotReady(f"{url} answered {response.status}: {PROXY_ALONE}")
     if response.status == 503:
         raise HubNotReady(f"{url} answered 503: {_message(bytes(data))}")
     if response.status != 200:

@@ -331,7 +331,8 @@ class Link:
         why = str(_lost(state))
         level = logging.INFO if why == self.last_error else logging.WARNING
         self.last_error = why
-        log.log(level, "%s: %s; trying again in %.1f s", self.hub, why, state.upcoming_sleep)
+        wait = "at once" if state.upcoming_sleep < 0.05 else f"in {state.upcoming_sleep:.1f} s"
+        log.log(level, "%s: %s; trying again %s", self.hub, why, wait)
 
 
 def read_json(decoder: msgspec.json.Decoder[_T], payload: Raw) -> _T:

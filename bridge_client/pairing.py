@@ -8,6 +8,7 @@ import io
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -78,7 +79,17 @@ class Invitation:
     @property
     def poster(self) -> str:
         """What to show a person who has a phone in hand: QR, link and code, as lines of text."""
-        return f"{self.qr}\nPair an app: scan this, or open  {self.link}\nor enter the code  {self.code}  (serves once)"
+        return (
+            f"{self.qr}\nPair an app: scan this, or open  {self.link}\nor enter the code  {self.code}  ({self.serves})"
+        )
+
+    @property
+    def serves(self) -> str:
+        """How often and until when the code serves, in this machine's time."""
+        try:
+            return f"serves once, until {datetime.fromisoformat(self.expires_at).astimezone():%H:%M}"
+        except ValueError:
+            return "serves once"
 
 
 class HomeApi:

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from bridge_client.app_client import CaughtUp, Event, Gap, Item, ServerStatus
-from bridge_client.transcript import Block, Standing
+from bridge_client.transcript import Block, Standing, gap_words
 from bridge_client.transcript import said as said_in
 
 WIDTH: Final = 120
@@ -44,8 +44,8 @@ def render(item: Item, at: float, width: int = WIDTH) -> str:
         case Event(_, kind, session_id, _):
             said = " ".join(said_in(_value(item)))[: 4 * width]  # more can't be shown: don't clean it
             line = f"{kind[:width]:<22} {(session_id or '-')[:width]:<12} {said}"
-        case Gap(reason, from_id, resume_after):
-            line = f"-- gap: {reason}; missing behind {_or(from_id)}, held behind {_or(resume_after)}"
+        case Gap():
+            line = f"-- {gap_words(item)}"
         case ServerStatus(online, since, _):
             line = f"-- home {'online' if online else 'offline'}{f' since {since}' if since else ''}"
         case CaughtUp(to_id):
@@ -56,10 +56,6 @@ def render(item: Item, at: float, width: int = WIDTH) -> str:
 
 def _shown(match: re.Match[str]) -> str:
     return _SHORT.get(match[0]) or f"\\u{{{ord(match[0]):x}}}"
-
-
-def _or(event_id: int | None) -> str:
-    return "an unknown place" if event_id is None else str(event_id)
 
 
 def _value(event: Event) -> Any:

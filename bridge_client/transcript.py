@@ -18,6 +18,13 @@ from protocol.events.readings import read
 from protocol.events.session_manager import Draft
 from protocol.events.truncation import boundary
 
+_GAPS: Final = {
+    "expired": "the hub no longer has all of what followed {place}",
+    "epoch_changed": "the event store at home was replaced, so what followed {place} may be lost",
+    "ahead": "the event store at home went back to a time before {place}: it was restored from a copy",
+    "hub_reset": "the hub was restarted and the home is not back yet; what followed {place} comes when it is",
+}
+
 MAX_OPEN: Final = 100
 """Replies and tool calls that grow at the same time; the oldest is given up."""
 
@@ -87,10 +94,8 @@ class Transcript:
             case Event():
                 self.standing.last_id = item.event_id
                 return list(self._event(item))
-            case Gap(reason, from_id, resume_after):
-                missing = "an unknown place" if from_id is None else str(from_id)
-                held = "nothing is held" if resume_after is None else f"what is held begins behind {resume_after}"
-                return [*self._give_up(), Block("warning", f"events are missing behind {missing} ({reason}); {held}")]
+            case Gap():
+                return [*self._give_up(), Block("warning", gap_words(item))]
             case ServerStatus(online, since, _):
                 self.standing.home = online
                 return [Block("line", f"home {'online' if online else 'offline'}{f' since {since}' if since else ''}")]
@@ -273,3 +278,11 @@ def _stderr(data: Mapping[str, Any]) -> str:
 
 def _cut(text: str, limit: int = MAX_TEXT_CHARS) -> str:
     return text if len(text) <= limit else text[: boundary(text, limit)] + "…"
+
+
+def gap_words(gap: Gap) -> str:
+    """What is missing and why, for a person: `gap: REASON: …`, so that a program can find it too."""
+    place = "an unknown place" if gap.from_id is None else str(gap.from_id)
+    words = _GAPS.get(gap.reason, "events are missing behind {place}").format(place=place)
+    held = "" if gap.resume_after is None else f"; what it holds begins behind {gap.resume_after}"
+    return f"gap: {gap.reason}: {words}{held}"

@@ -165,7 +165,7 @@ class Hub:
         self.metrics = Metrics(
             readings(
                 self._listener.drivers,
-                self._listener.refusals,
+                self._listener.refusals.counts,
                 self.homes,
                 self.topics,
                 self.budget,

@@ -11,10 +11,10 @@ from bridge_server.cli_parts import (
     fail,
     hand_over,
     hub_url_option,
+    list_found,
     opened,
     out_option,
     print_json,
-    show_list,
     store_options,
 )
 
@@ -63,8 +63,7 @@ def servers_add(name: str, server_id: str | None, out: Path | None, hub_url: str
 @store_options
 def servers_list(**options: Any) -> None:
     """List the homes and their credentials, oldest first."""
-    with opened(options) as (_, credentials, as_json):
-        show_list(credentials.servers(), as_json)
+    list_found(options, lambda credentials: credentials.servers())
 
 
 @click.group(epilog=EXIT_CODES)
@@ -98,8 +97,7 @@ def devices_add(server_id: str, name: str, scopes: str, out: Path | None, hub_ur
 @store_options
 def devices_list(server_id: str | None, **options: Any) -> None:
     """List the apps, oldest first."""
-    with opened(options) as (_, credentials, as_json):
-        show_list(credentials.devices(server_id), as_json)
+    list_found(options, lambda credentials: credentials.devices(server_id))
 
 
 @click.group(epilog=EXIT_CODES)
@@ -121,8 +119,7 @@ def operators_add(name: str, out: Path | None, **options: Any) -> None:
 @store_options
 def operators_list(**options: Any) -> None:
     """List the operators' credentials, oldest first."""
-    with opened(options) as (_, credentials, as_json):
-        show_list(credentials.operators(), as_json)
+    list_found(options, lambda credentials: credentials.operators())
 
 
 @click.command(epilog=EXIT_CODES)

@@ -72,6 +72,16 @@ def opened(options: dict[str, Any]) -> Iterator[tuple[Config, Credentials, bool]
         credentials.close()
 
 
+def list_found(options: dict[str, Any], find: Callable[[Credentials], Sequence[Entry]]) -> None:
+    """Print what `find` finds in the credential database. One that is not there is empty, and stays not there."""
+    config = Config.from_env(state_dir=options["state_dir"], database=options["database"])
+    if not config.database_path.exists():
+        show_list([], options["as_json"])
+        return
+    with opened(options) as (_, credentials, as_json):
+        show_list(find(credentials), as_json)
+
+
 def hand_over(
     config: Config,
     credentials: Credentials,

@@ -8,6 +8,9 @@ from typing import Final, NamedTuple
 BESIDE_SOCKETS: Final = 100
 """Files that are no socket of a peer: the database, the listener, the event loop, connections being refused."""
 
+NEARLY_ALL: Final = 0.95
+"""The share of a number that nobody chose from which on it is not worth a word that not all fit."""
+
 _log = logging.getLogger("bridge_server.open_files")
 
 
@@ -34,7 +37,7 @@ def raise_limit(max_connections: int, *, chosen: bool) -> int:
     """Raise this process's own limit as far as `max_connections` needs and the system lets it.
 
     Returns how many connections then fit, at most `max_connections`; logs it when they are fewer: as a warning only if
-    somebody has `chosen` that number.
+    somebody has `chosen` that number, and at DEBUG if nobody has and nearly all fit.
     """
     found = limit(max_connections)
     allowed = found.soft
@@ -48,7 +51,7 @@ def raise_limit(max_connections: int, *, chosen: bool) -> int:
         return max_connections
     fit = max(1, allowed - BESIDE_SOCKETS)
     _log.log(
-        logging.WARNING if chosen else logging.INFO,
+        logging.WARNING if chosen else logging.INFO if fit < NEARLY_ALL * max_connections else logging.DEBUG,
         "takes %d connections at most, because %d open files are allowed; for %d raise that limit to %d"
         " (ulimit -Hn, in a unit LimitNOFILE=), or set max_connections = %d",
         fit,

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import dataclasses
 import inspect
+import json
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ import bridge_client.cli
 import bridge_client.config
 import bridge_server.cli
 import bridge_server.config
+from bridge_client.store.sqlite import SqliteStore
 from bridge_server.app import Hub
 from protocol.errors import CLOSE_CODES, REFUSALS
 from protocol.topics import events_topic
@@ -297,10 +299,11 @@ def test_the_readme_names_every_program_that_a_test_may_lack() -> None:
     assert used - everywhere - {"no-such-program"} == listed - {"npm"}
 
 
-def snippet(language: str, **values: str) -> str:
-    """The README's example for a language, its made-up values replaced."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    assert found, f"the README has no {language} example"
+def snippet(language: str, title: str = "Connect your own app", **values: str) -> str:
+    """The README's example for a language below a title, its made-up values replaced."""
+    _, _, text = README.read_text("utf-8").partition(f"\n### {title}\n")
+    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found, f"the README has no {language} example there"
     code = found[1]
     for shown, real in values.items():
         assert shown in code, f"the {language} example does not name {shown}"
@@ -342,6 +345,56 @@ async def test_the_javascript_example_of_the_readme_runs(hub: Hub, tmp_path: Pat
     if not (modules / "phoenix").is_dir():
         missing("tests/conformance/js/node_modules is not built: `make test` builds it, with npm")
     (tmp_path / "node_modules").symlink_to(modules)
-    preload = tmp_path / "websocket.mjs"  # what a browser has, and Node from 22 on
-    preload.write_text('import WebSocket from "ws"\nglobalThis.WebSocket = WebSocket\n')
-    await says_what_a_home_publishes(hub, "js", node, "--import", preload, folder=tmp_path, file="example.mjs")
+    await says_what_a_home_publishes(hub, "js", node, folder=tmp_path, file="app.mjs")
+
+
+@pytest.mark.parametrize(
+    ("language", "wrong", "said"),
+    [
+        ("js", "CREDENTIAL", "403"),
+        ("js", "SERVER_ID", "refused: unauthorized"),
+        ("python", "CREDENTIAL", "stopped: the credential is not known to the hub (credential_invalid)"),
+        ("python", "SERVER_ID", "stopped: "),
+    ],
+)
+async def test_an_example_of_the_readme_says_what_is_wrong(
+    hub: Hub, tmp_path: Path, language: str, wrong: str, said: str
+) -> None:
+    command, file = ([sys.executable], "example.py") if language == "python" else ([require("node")], "app.mjs")
+    modules = ROOT / "tests" / "conformance" / "js" / "node_modules"
+    if language == "js":
+        if not (modules / "phoenix").is_dir():
+            missing("tests/conformance/js/node_modules is not built: `make test` builds it, with npm")
+        (tmp_path / "node_modules").symlink_to(modules)
+    server, _ = hub.credentials.add_server("home")
+    _, token = hub.credentials.add_device(server.server_id, "phone")
+    values = {"https://hub.example": hub.url, "SERVER_ID": server.server_id, "CREDENTIAL": token}
+    (tmp_path / file).write_text(snippet(language, **(values | {wrong: "a" * 26})))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = await asyncio.create_subprocess_exec(
+        *command, tmp_path / file, stdout=PIPE, stderr=STDOUT, env=environment
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            while said.encode() not in (line := await process.stdout.readline()):
+                assert line, "the example ended and did not say it"
+                assert b"Traceback" not in line
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_the_publishing_example_of_the_readme_runs(tmp_path: Path) -> None:
+    code = snippet("python", "Publish from your own program")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SESSION_BRIDGE_STORE": str(tmp_path / "home.db")}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=environment)
+    async with asyncio.timeout(30):
+        assert await process.wait() == 0
+    store = await SqliteStore.open(tmp_path / "home.db")
+    try:
+        events = [json.loads(event.data) for event in await store.list()]
+    finally:
+        await store.close()
+    assert [(event["type"], event["session_id"]) for event in events] == [("message_appended", "garden")]

@@ -62,7 +62,7 @@ class LongPolling:
         shared = {"Vary": "Origin"}
         try:
             if reason := bad_site(headers, mount, self._port.hosts):
-                return self._refuse(HttpRefusal(403, reason), shared)
+                return self._refuse(request, HttpRefusal(403, reason), shared)
             if origin := request.headers.get("Origin"):
                 shared["Access-Control-Allow-Origin"] = origin
             if request.method == "OPTIONS":
@@ -76,7 +76,7 @@ class LongPolling:
             raise
         except Exception:
             log.exception("a long-poll request failed")
-            return self._refuse(HttpRefusal(500, "internal"), shared)
+            return self._refuse(request, HttpRefusal(500, "internal"), shared)
 
     async def _get(
         self, request: web.Request, headers: Headers, mount: Mount, shared: dict[str, str]
@@ -112,11 +112,12 @@ class LongPolling:
         self, request: web.Request, headers: Headers, mount: Mount, shared: dict[str, str]
     ) -> web.StreamResponse:
         if busy := self._port.busy():
-            return self._refuse(busy, shared)
-        peername = request.transport.get_extra_info("peername") if request.transport is not None else None
-        decision = self._port.within_limits(self._decide(request, headers, mount), peername, headers.raw_items())
+            return self._refuse(request, busy, shared)
+        decision = self._port.within_limits(
+            self._decide(request, headers, mount), _peername(request), headers.raw_items()
+        )
         if isinstance(decision, HttpRefusal):
-            return self._refuse(decision, shared)
+            return self._refuse(request, decision, shared)
         session = Session(self._port, mount, self._gone)
         session.started(self._port.connected(session, decision))
         self.sessions[session.id] = session
@@ -138,8 +139,8 @@ class LongPolling:
         offered = [BEARER_SUBPROTOCOL + b64encode(value.encode()).decode() for value in credentials]
         return admit(headers, offered, query, mount)
 
-    def _refuse(self, refusal: HttpRefusal, shared: dict[str, str]) -> web.StreamResponse:
-        self._port.refused(refusal.reason)
+    def _refuse(self, request: web.Request, refusal: HttpRefusal, shared: dict[str, str]) -> web.StreamResponse:
+        self._port.refused(refusal, _peername(request), request.headers.items())
         more = {"reason": refusal.reason} | ({"message": refusal.hint} if refusal.hint else {})
         if refusal.status in (429, 503):
             shared["Retry-After"] = str(refusal.retry_after)
@@ -177,6 +178,10 @@ class LongPolling:
         code, reason = session.ended
         status = Status.GONE if code < 1002 or code > 1011 else Status.TOO_LARGE if code == 1009 else Status.BAD_MESSAGE
         return _json(wire.answer(status, reason=reason), shared)
+
+
+def _peername(request: web.Request) -> object:
+    return request.transport.get_extra_info("peername") if request.transport is not None else None
 
 
 async def _deliver(request: web.Request, session: Session, token: str, shared: dict[str, str]) -> web.StreamResponse:

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 import msgspec
+from websockets.datastructures import Headers
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
@@ -27,6 +28,7 @@ from bridge_server.peer import Peer
 from bridge_server.transports import Transport
 from bridge_server.transports.deflate import MARKING
 from bridge_server.transports.handshake import Accepted, HttpRefusal, Mount, decide, http_date, switching
+from bridge_server.transports.refusals import Refusals
 from bridge_server.transports.strangers import Strangers
 from bridge_server.transports.websocket import WebSocketDriver
 from protocol.loopback import client_address
@@ -99,7 +101,7 @@ class Port:
         self.splits: set[Split] = set()
         self.strangers = Strangers(limits, trusted_proxies)
         self.draining = False
-        self.refusals: dict[str, int] = {}
+        self.refusals = Refusals(clock)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         # What is shorter than a tick would be kept late.
@@ -212,9 +214,9 @@ class Port:
         if self._server is not None:
             await asyncio.sleep(0)  # connection_lost of what was aborted
 
-    def refused(self, reason: str) -> None:
-        """Count a refusal."""
-        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+    def refused(self, refusal: HttpRefusal, peername: object, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Count and log a refusal; `headers` only say whose address it was, behind a trusted proxy."""
+        self.refusals.add(refusal.status, refusal.reason, client_address(peername, headers, self.trusted_proxies))
 
 
 class Split(asyncio.Protocol):
@@ -277,8 +279,9 @@ class Split(asyncio.Protocol):
         if not requests or not data.startswith(b"GET "):
             self._answer(HttpRefusal(400, "bad_request", "not a WebSocket handshake: GET, HTTP/1.1, one header a line"))
             return
+        headers = requests[0].headers
         if refusal := port.busy():
-            self._answer(refusal)
+            self._answer(refusal, headers)
             return
         try:
             decision = decide(requests[0], port.mounts, port.hosts)
@@ -287,9 +290,9 @@ class Split(asyncio.Protocol):
             decision = HttpRefusal(500, "internal")
         assert self._transport is not None
         peername = self._transport.get_extra_info("peername")
-        decision = port.within_limits(decision, peername, requests[0].headers.raw_items())
+        decision = port.within_limits(decision, peername, headers.raw_items())
         if isinstance(decision, HttpRefusal):
-            self._answer(decision)
+            self._answer(decision, headers)
         else:
             self._accept(protocol, requests[0], decision, rest)
 
@@ -313,9 +316,10 @@ class Split(asyncio.Protocol):
         transport.set_protocol(driver)
         driver.started(rest)
 
-    def _answer(self, refusal: HttpRefusal) -> None:
+    def _answer(self, refusal: HttpRefusal, headers: Headers | None = None) -> None:
         assert self._transport is not None
-        self._port.refused(refusal.reason)
+        told = () if headers is None else headers.raw_items()
+        self._port.refused(refusal, self._transport.get_extra_info("peername"), told)
         self._transport.write(_response(refusal, self._port.clock.wall()))
         self._transport.close()
 

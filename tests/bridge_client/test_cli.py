@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -208,3 +209,14 @@ async def test_serve_ingest_and_watch_carry_a_file_to_an_app_and_revocation_ends
             _, errors = await home.communicate()
             assert home.returncode == 3
             assert errors.decode().splitlines()[-1].startswith("Error: the credential is revoked")
+
+
+def test_help_costs_no_library_that_only_commands_need() -> None:
+    code = (
+        "import sys; from bridge_client import cli; cli.cli.main(['serve', '--help'], standalone_mode=False);"
+        " cli.cli.main(['--help'], standalone_mode=False); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "bridge_client.cli_home" in loaded
+    assert loaded.isdisjoint({"aiohttp.client", "websockets.asyncio", "tenacity", "bridge_client.forwarder", "segno"})

@@ -277,6 +277,31 @@ async def test_what_is_no_hub_is_found_out(tmp_path: Path) -> None:
         assert checks["hub: TLS"]["state"] == "fail"
 
 
+async def test_a_proxy_whose_hub_is_down_is_told_from_a_hub_that_is_not_ready(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = "<html><h1>502 Bad Gateway</h1></html>"
+        head = "HTTP/1.1 502 Bad Gateway", f"Content-Length: {len(body)}", "Connection: close"
+        writer.write("\r\n".join([*head, "", body]).encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, asyncio.timeout(DEADLINE):
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        _, out, _ = await run("doctor", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
+        check = next(check for check in json.loads(out) if check["name"] == "hub: answer")
+        assert (check["state"], check["found"]) == (
+            "fail",
+            "a proxy answers, the hub behind it does not (HTTP 502)",
+        )
+        assert "start `bridge-server serve` there, or check the proxy's upstream" in check["remedy"]
+        _, out, _ = await run("status", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
+        assert "the hub behind it does not: start `bridge-server serve` there" in json.loads(out)["hub"]
+    _, out, _ = await run("status", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
+    assert json.loads(out)["hub"] == "can't be reached: nothing listens there; start it: bridge-server serve"
+
+
 async def test_serve_ends_when_its_store_is_taken_away(home: Home, tmp_path: Path) -> None:
     async with serving(*home.words("serve", "--no-api")) as (process, about):
         await home.ingest(tmp_path, 3)

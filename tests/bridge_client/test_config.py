@@ -145,3 +145,12 @@ def test_the_key_of_an_endpoint_is_in_the_environment_under_the_name_that_its_ow
     assert Config(runner="openai", runner_model="m").runner_key({}) == ""
     with pytest.raises(BadConfig, match="the environment has no MY_KEY"):
         config.runner_key({"MY_KEY": " "})
+
+
+def test_a_bad_value_or_name_is_said_in_words(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=r"SESSION_BRIDGE_WINDOW_EVENTS = 'many': must be a whole number$"):
+        Config.from_env({"SESSION_BRIDGE_WINDOW_EVENTS": "many"})
+    file = tmp_path / "bridge.toml"
+    file.write_text("[home]\napi_prot = 1\n")
+    with pytest.raises(BadConfig, match=r"has no setting 'api_prot'; did you mean api_port\?"):
+        Config.from_env({"SESSION_BRIDGE_CONFIG": str(file)})

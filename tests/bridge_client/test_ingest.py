@@ -116,7 +116,7 @@ def test_the_recorded_streams_hold_what_they_are_there_for() -> None:
         (b"\xef\xbb\xbf1\n[2]\nnull\n", [b"1", b"[2]", b"null"]),
         (b'\n\n{\n  "a": 1\n}\n', [b'{\n  "a": 1\n}']),
         (b"[\n1,\n2\n]", [b"[\n1,\n2\n]"]),
-        (b'[\n{"a":1}\n]', [b'[\n{"a":1}\n]']),
+        (b'[\n{"a":1}\n]', [b'{"a":1}']),
         (b'{"a":\r\n{"b":2}\r\n}', [b'{"a":\r\n{"b":2}\r\n}']),
         (b'data: {"a":1}\n\ndata:{"b":2}\n\n', [b'{"a":1}', b'{"b":2}']),
         (b'event: x\r\ndata: {"a":1}\r\n\r\n: ping\r\n\r\nid: 4\r\ndata: 2\r\n\r\n', [b'{"a":1}', b"2"]),

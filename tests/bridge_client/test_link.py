@@ -144,6 +144,7 @@ async def test_case_53_every_other_refusal_is_retried(status: int, body: str, ca
         hub.refusals.append((status, body, {}))
         assert await link(hub).run(join_once) == "joined"
     assert f"HTTP {status}" in caplog.text
+    assert ("start `bridge-server serve` there" in caplog.text) == (status == 502)
 
 
 class Impatient(SystemClock):

@@ -1,6 +1,7 @@
 """The home's and the app's side of pairing, against a real hub; and against what is none."""
 
 import asyncio
+import re
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -264,7 +265,8 @@ def test_the_qr_code_on_the_terminal_is_the_link() -> None:
 
 
 def test_the_poster_fits_a_small_terminal_and_says_everything_as_text() -> None:
-    poster = Invitation("1", "BCDF-GHJK-LMNP", LINK, "", ()).poster
+    poster = Invitation("1", "BCDF-GHJK-LMNP", LINK, "2026-01-02T03:04:05Z", ()).poster
+    assert re.search(r"\(serves once, until \d\d:\d\d\)", poster)
     assert LINK in poster
     assert "BCDF-GHJK-LMNP" in poster.replace(LINK, "")
     assert max(map(len, poster.splitlines())) <= 80

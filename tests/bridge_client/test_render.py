@@ -76,7 +76,10 @@ def test_an_event_that_cannot_be_decoded_still_has_a_line() -> None:
 
 
 def test_gaps_and_status_have_lines_of_their_own() -> None:
-    assert render(Gap("expired", 4, 9), 0.0)[9:] == ("-- gap: expired; missing behind 4, held behind 9")
+    told = "-- gap: expired: the hub no longer has all of what followed 4; what it holds begins behind 9"
+    assert render(Gap("expired", 4, 9), 0.0)[9:] == told
+    told = "-- gap: hub_reset: the hub was restarted and the home is not back yet; what followed 2 comes when it is"
+    assert render(Gap("hub_reset", 2, None), 0.0)[9:] == told
     assert render(ServerStatus(False, "2024-01-01T00:00:00Z"), 0.0)[9:] == "-- home offline since 2024-01-01T00:00:00Z"
     assert render(CaughtUp(None), 0.0)[9:] == "-- live from here on"
 

@@ -159,7 +159,7 @@ def test_gaps_status_and_place() -> None:
     seen.take(partial("half"))
     first, gap = seen.take(Gap("expired", 4, None))
     assert first.broken_off
-    assert gap == Block("warning", "events are missing behind 4 (expired); nothing is held")
+    assert gap == Block("warning", "gap: expired: the hub no longer has all of what followed 4")
     assert seen.take(ServerStatus(False, None)) == [Block("line", "home offline")]
     assert seen.take(CaughtUp(9)) == []
     seen.take(event("checkpoint", 12, timestamp="1970-01-01T00:00:07Z"))

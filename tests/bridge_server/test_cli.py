@@ -295,3 +295,10 @@ def test_serve_names_a_host_that_is_none(shell: Shell) -> None:
     assert (code, out) == (1, "")
     assert "nosuch.invalid" in err
     assert "choose another --host" in err
+
+
+@pytest.mark.parametrize("what", ["servers", "devices", "operators"])
+def test_a_list_of_nothing_makes_no_database(shell: Shell, tmp_path: Path, what: str) -> None:
+    code, out, _ = shell(what, "list", "--json", "--database", str(tmp_path / "new" / "hub.db"))
+    assert (code, json.loads(out)) == (0, [])
+    assert not (tmp_path / "new").exists()

@@ -130,3 +130,12 @@ def test_the_code_of_a_drain_may_be_written_as_a_number(tmp_path: Path) -> None:
     for text, meant in (("1001", 1001), ("1013", 1013), ('"abort"', "abort")):
         file.write_text(f"[hub]\ndrain_code = {text}\n")
         assert Config.from_env({"SESSION_BRIDGE_CONFIG": str(file)}).drain_code == meant
+
+
+def test_a_bad_value_or_name_is_said_in_words(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=r"SESSION_BRIDGE_MAX_CONNECTIONS = 'many': must be a whole number$"):
+        Config.from_env({"SESSION_BRIDGE_MAX_CONNECTIONS": "many"})
+    file = tmp_path / "bridge.toml"
+    file.write_text("[hub]\nprot = 1\n")
+    with pytest.raises(BadConfig, match=r"has no setting 'prot'; did you mean port\?"):
+        Config.from_env({"SESSION_BRIDGE_CONFIG": str(file)})

@@ -132,12 +132,9 @@ def test_serve_raises_its_own_limit_and_warns_only_of_a_number_that_was_chosen_a
     with caplog.at_level(logging.INFO):
         assert open_files.raise_limit(connections, chosen=chosen) == fit
     assert set_to == ([] if raised is None else [(raised, limit[1])])
-    assert (
-        [record.levelname for record in caplog.records] == []
-        if fit == connections
-        else ["WARNING" if chosen else "INFO"]
-    )
-    assert fit == connections or f"max_connections = {fit}" in caplog.text
+    silent = fit == connections or (fit == 19_900 and not chosen)
+    assert [record.levelname for record in caplog.records] == ([] if silent else ["WARNING" if chosen else "INFO"])
+    assert silent or f"max_connections = {fit}" in caplog.text
 
 
 def test_a_system_that_refuses_a_higher_limit_leaves_what_fits_into_this_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,8 +201,8 @@ async def test_the_census_sees_what_stays(hub: Hub) -> None:
     before = await settled(guests)
     assert before["bridge_server.app.Hub"] >= 1
     assert hub._listener is not None
-    hub._listener.refused("made_up")
-    assert census(hub) - before == {"entries of Port": 1}
+    hub._listener.refusals.add(403, "made_up", "local")
+    assert census(hub) - before == {"entries of Refusals": 2}
     async with RawSocket(hub.port) as socket:
         assert await guests.upgrade(socket, app) == 101
         kept = next(iter(hub._listener.drivers)).peer
@@ -213,4 +213,4 @@ async def test_the_census_sees_what_stays(hub: Hub) -> None:
     assert stayed["bridge_server.peer.Peer"] == 1
     assert stayed["protocol.server.ServerConnection"] == 1
     del kept
-    assert await settled(guests) - before == {"entries of Port": 1}
+    assert await settled(guests) - before == {"entries of Refusals": 2}

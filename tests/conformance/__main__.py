@@ -67,7 +67,9 @@ async def _run(
 )
 @click.option("--json", "json_", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--write", is_flag=True, help="Write the tables into docs/conformance.md (our own hub only).")
+@click.argument("more", nargs=-1, metavar="")
 def main(
+    more: tuple[str, ...],
     url: str | None,
     header: tuple[str, ...],
     topic: str,
@@ -83,6 +85,8 @@ def main(
 
     Exit code: 0 nothing failed, 1 something did, 2 the server can't be tested at all.
     """
+    if more:
+        raise click.UsageError(f"an address goes behind --url: --url {more[0]}")
     for line in header:
         if ": " not in line or "\r" in line or "\n" in line:
             raise click.UsageError(f"--header {line!r} is no header: write it like 'Authorization: Bearer abc'")

@@ -112,6 +112,12 @@ def test_a_server_that_can_not_be_reached_is_one_sentence(url: str, why: str) ->
     assert "Traceback" not in result.output
 
 
+def test_an_address_without_its_option_is_shown_with_it() -> None:
+    result = CliRunner().invoke(main, ["ws://127.0.0.1:4000/socket"])
+    assert result.exit_code == 2
+    assert "--url ws://127.0.0.1:4000/socket" in result.output
+
+
 async def test_a_server_that_lacks_what_is_needed_says_what(hub: Hub, tmp_path: Path) -> None:
     """The product's own socket wants a credential, and has no channel for the vectors."""
     url = hub.url.replace("http", "ws")

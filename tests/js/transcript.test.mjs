@@ -114,6 +114,18 @@ test("what was ingested as it was is kept whole, whatever type it names", () => 
   assert.deepEqual(items(...wrapped).map((item) => [item.kind, item.type]), [["other", "final"], ["other", "request_started"], ["other", "note"]]);
 });
 
+test("what an unknown event says is found where watch finds it, and is the session's last word", () => {
+  const transcript = new Transcript();
+  const text = (event) => (transcript.apply({ session_id: "s", ...event }), transcript.session("s").items.at(-1).text);
+  assert.equal(text({ type: "note", content: "hello" }), "hello");
+  assert.equal(transcript.session("s").said.text, "hello");
+  assert.equal(text({ type: "note", data: { type: "note", message: "below data" } }), "below data");
+  assert.equal(text({ type: "item", data: { content: [{ text: "a" }, { text: "b" }] } }), "a b");
+  assert.equal(text({ type: "long", content: "x".repeat(1e6) }).length, 400);
+  assert.equal(text({ type: "silent", n: 1, deep: { a: { b: "no" } } }), "");
+  assert.equal(transcript.session("s").said.text.length, 400);
+});
+
 test("A120 A121 A143 notifications are upserted by id and leave when they end; each kind has its own place", () => {
   const transcript = new Transcript();
   const note = (type, more, session_id) => transcript.apply({ type, session_id, notification: { id: "n", severity: "warning", title: "T", revision: 1, ...more } });

@@ -69,6 +69,8 @@ async def nginx(folder: Path, hub_port: int, *, without: str = "", tls: bool = T
         for there, here in {
             "127.0.0.1:4000": f"127.0.0.1:{hub_port}",
             "listen 443 ssl": f"listen 127.0.0.1:{port}{' ssl' if tls else ''}",
+            "    listen [::]:443 ssl;\n": "",
+            "    listen [::]:80;\n": "",
             "listen 80": f"listen 127.0.0.1:{free_port()}",
             "/etc/letsencrypt/live/hub.example": str(folder),
             "/var/log/nginx": str(folder),

@@ -64,7 +64,7 @@ function connection({ state, since, caughtUp, home, reason }) {
 
 const PROBLEMS = {
   __proto__: null,
-  malformed: "That is not a pairing code. It has twelve letters, like BCDF-GHJK-LMNP.",
+  malformed: "That is not a pairing code. It has twelve letters, no vowels, no digits, like BCDF-GHJK-LMNP.",
   wrong: "No open pairing has this code. Check it, or ask for a new one at home.",
   expired: "This code has expired: it works for five minutes. Ask for a new one at home.",
   reused: "This code has been used already. Ask for a new one at home.",
@@ -132,7 +132,8 @@ function section(home) {
   const [name, pill, detail] = [el("h2", { dir: "auto" }), el("span", { class: "pill" }), el("p", { class: "detail" })];
   const retry = el("button", { type: "button", class: "quiet", onclick: () => home.retry() }, "Try now");
   const again = el("a", { class: "button", href: "#/pair" }, "Pair again");
-  const trouble = el("div", { class: "trouble" }, detail, el("div", { class: "actions" }, retry, again));
+  const drop = el("button", { type: "button", class: "quiet", onclick: () => forget(home) }, "Forget");
+  const trouble = el("div", { class: "trouble" }, detail, el("div", { class: "actions" }, retry, again, drop));
   const gap = gapNotice(home);
   const notices = el("div", { class: "cards" });
   const list = el("ul", { class: "sessions" });
@@ -146,6 +147,7 @@ function section(home) {
   const node = el("section", { "data-server": home.id }, el("header", {}, name, pill), trouble, gap.node, notices, list, more, empty, about);
   const links = new Map(); // session id -> its row
   let limit = SESSIONS_SHOWN;
+  let wasOver = false;
 
   function drawSessions() {
     const sessions = [...home.transcript.sessions.values()].filter((one) => one.items.length || one.notices.size);
@@ -175,7 +177,9 @@ function section(home) {
       trouble.hidden = !why;
       setText(detail, why ?? "");
       retry.hidden = home.state.state !== "offline";
-      again.hidden = !over;
+      again.hidden = drop.hidden = !over;
+      if (over && !wasOver) node.parentElement?.append(node); // what is over comes last
+      wasOver = over;
       gap.draw();
       drawCards(notices, home, home.transcript.notices);
       drawSessions();
@@ -193,8 +197,9 @@ function sessionLink(home, session) {
       const unseen = home.unseen.has(session.id) && !front;
       setText(title, titleOf(session));
       setText(last, (session.said?.text ?? "").slice(-4000).trim().slice(0, 160));
-      setText(state, session.working.size ? "working" : session.failed ? "failed" : unseen ? "new" : "");
-      state.className = `tag ${state.textContent}`;
+      const stands = session.working.size ? "working" : session.failed ? "failed" : "";
+      setText(state, [stands, unseen ? "new" : ""].filter(Boolean).join(" · "));
+      state.className = `tag ${stands}`;
       if (front) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     },

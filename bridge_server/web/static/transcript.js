@@ -12,6 +12,13 @@ export const MAX_ITEMS = 20_000; // per session; the oldest quarter goes when it
 
 const ENDED = { __proto__: null, dismissed: true, resolved: true, expired: true };
 const NOTIFICATION = /^(application|session)_notification_(created|updated|resolved|dismissed|expired)$/;
+const GIST = 400; // characters of what an unknown event says
+
+// `bridge-client watch` looks in the same places (bridge_client/transcript.py).
+const SAYS = ["text", "delta", "content", "part", "message", "body", "title", "summary", "error", "reason", "tool", "tool_name", "name"];
+const INSIDE = ["display", "data", "payload", "message", "messages", "result", "tool_calls", "function", "delta", "content", "notification", "error"];
+const DEEPEST = 4;
+
 const SILENT = new Set(["checkpoint", "session_checkpoint"]);
 
 /** One home. `notices` are its notifications that belong to no session, by id. */
@@ -64,7 +71,7 @@ export class Transcript {
 
 /**
  * One session. Items: `{n, kind, …}` with `n` rising by one; kinds are message (role, text, streaming), tool (name, args,
- * output, result, done), request (state: running, then over once a second item says how it ended), error (text), note (text), other (type, event), gap (reason), mark.
+ * output, result, done), request (state: running, then over once a second item says how it ended), error (text), note (text), other (type, event, text), gap (reason), mark.
  */
 export class Session {
   items = [];
@@ -75,6 +82,7 @@ export class Session {
   title = "";
   said = null; // the item that said something last
   failed = false;
+  mark = null; // where this visit began, once something came
   #next = 0;
   #open = new Map(); // request id -> the message that its partials grow
   #tools = new Map(); // request id and tool call id -> item: models number their calls anew in each request
@@ -89,6 +97,7 @@ export class Session {
     item.n = this.#next++;
     this.items.push(item);
     this.changed.add(item);
+    if (item.kind === "mark") this.mark = item;
     if (this.items.length > MAX_ITEMS) this.#forget(MAX_ITEMS / 4);
     return item;
   }
@@ -104,12 +113,19 @@ export class Session {
   apply(event) {
     const handle = isWrapped(event) ? undefined : HANDLERS[event.type];
     if (handle) handle.call(this, event, event.request_id ?? "");
-    else if (!SILENT.has(event.type)) this.add({ kind: "other", type: String(event.type), event });
+    else if (!SILENT.has(event.type)) this.other(event);
   }
 
   message(role, text, streaming = false) {
     if (role === "user" && !this.title) this.title = text.trim().slice(0, 120);
     return (this.said = this.add({ kind: "message", role, text, streaming }));
+  }
+
+  /** An event of a type that nobody here knows: its name, and what it says where events say something. */
+  other(event) {
+    const text = [...gist(event)].join(" ").slice(0, GIST);
+    const item = this.add({ kind: "other", type: String(event.type), event, text });
+    if (text) this.said = item;
   }
 
   /** The message that this request's partials grow, begun if there is none. */
@@ -302,6 +318,22 @@ export function textOf(value) {
   if (typeof value === "object" && typeof value.text === "string") return value.text;
   if (typeof value === "object" && "content" in value) return textOf(value.content);
   return JSON.stringify(value);
+}
+
+/** The first texts in a value of any shape, where events keep what they say. */
+function* gist(value, depth = 0) {
+  if (typeof value === "string") yield value.slice(0, GIST);
+  else if (typeof value !== "object" || value === null || depth === DEEPEST) return;
+  else if (Array.isArray(value)) for (const part of value.slice(0, 8)) yield* gist(part, depth + 1);
+  else {
+    const own = (key) => (Object.hasOwn(value, key) ? value[key] : undefined);
+    const texts = SAYS.map(own).filter((text) => typeof text === "string" && text);
+    if (texts.length) return yield* texts.slice(0, 2).map((text) => text.slice(0, GIST));
+    for (const key of INSIDE) {
+      const found = [...gist(own(key), depth + 1)];
+      if (found.length) return yield* found;
+    }
+  }
 }
 
 function pretty(text) {

@@ -143,7 +143,8 @@ const ROWS = {
   },
   other(item) {
     const json = el("pre", { class: "output" });
-    const details = el("details", {}, el("summary", {}, el("span", { class: "name" }, item.type)), json);
+    const peek = item.text ? el("span", { class: "peek", dir: "auto" }, item.text) : null;
+    const details = el("details", {}, el("summary", {}, el("span", { class: "name" }, item.type), peek), json);
     details.addEventListener("toggle", () => setText(json, JSON.stringify(item.event, null, 2).slice(0, LONG_TEXT)));
     return [el("li", { class: "row tool unknown" }, details), () => {}];
   },
@@ -177,6 +178,7 @@ export class TranscriptView {
   #earlier = el("button", { type: "button", class: "more", onclick: () => this.#showEarlier() }, "Show earlier");
   #later = el("button", { type: "button", class: "more", onclick: () => this.#showLater() }, "Show later");
   #latest = el("button", { type: "button", class: "latest", onclick: () => this.toEnd() }, "Jump to latest ↓");
+  #news = el("button", { type: "button", class: "latest news", onclick: () => this.#toMark() }, "↑ New since your last visit");
   #session = null;
   #rows = []; // {item, node, draw}, in order: the drawn window
   #follow = true; // the window ends at the last item
@@ -187,7 +189,7 @@ export class TranscriptView {
   constructor(scroller, latestPlace) {
     this.#scroller = scroller;
     scroller.append(this.#earlier, this.#list, this.#later);
-    latestPlace.append(this.#latest);
+    latestPlace.append(this.#news, this.#latest);
     scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     // Whoever opens something wants to read it, not to be taken to its end.
     this.#list.addEventListener("click", ({ target }) => target.closest("summary, button") && this.#stop());
@@ -218,6 +220,31 @@ export class TranscriptView {
   toEnd() {
     this.#follow = this.#pinned = true;
     this.draw();
+  }
+
+  /** Go to where this visit began, drawing it if it is not drawn. */
+  #toMark() {
+    const { items, mark } = this.#session;
+    mark.seen = true;
+    if (!this.#rows.some(({ item }) => item === mark)) {
+      const from = Math.max(0, items.indexOf(mark) - 1);
+      const to = Math.min(items.length, from + MOST_SHOWN);
+      this.#draw(from, to);
+      this.#follow = to === items.length;
+    }
+    this.#pinned = false;
+    const { node } = this.#rows.find(({ item }) => item === mark);
+    this.#scroller.scrollTop += this.#offset(node) - 8;
+    this.#controls();
+    focusOn(node);
+  }
+
+  /** Whether the place where this visit began lies above what is in view. */
+  #markAbove() {
+    const mark = this.#session?.mark;
+    if (!mark || mark.seen || mark.n < (this.#session.items[0]?.n ?? 0)) return false;
+    const row = this.#rows.find(({ item }) => item === mark);
+    return row ? this.#offset(row.node) < 0 : mark.n < (this.#rows[0]?.item.n ?? 0);
   }
 
   #atEnd() {
@@ -321,6 +348,9 @@ export class TranscriptView {
     this.#later.hidden = this.#follow;
     this.#pinned = this.#follow && (this.#pinned || this.#atEnd());
     this.#latest.hidden = this.#pinned;
+    const above = this.#markAbove();
+    if (!above && !this.#news.hidden && !this.#pinned) this.#session.mark.seen = true; // who went up there has seen it
+    this.#news.hidden = !above;
     this.#top = this.#scroller.scrollTop;
     this.#anchors = this.#pinned ? [] : this.#inView();
   }

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import BrowserContext, Page, expect
 
-from tests.e2e.viewer.stage import Scene, asked, messages, open_session, tell
+from tests.e2e.viewer.stage import Scene, asked, expect_kept, messages, open_session, tell
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -108,3 +108,25 @@ async def test_a_long_result_unfolded_at_the_end_is_read_from_its_top(scene: Sce
         await summary.click()
         await home.tell(asked("and then"))
         await expect(messages(page).last).to_have_text("and then")
+
+
+async def test_after_a_return_the_place_where_it_began_is_a_press_away(scene: Scene, profile: BrowserContext) -> None:
+    async with scene.home() as home:
+        await tell(home, *range(1, 31))
+        page = await scene.paired(await profile.new_page())
+        await open_session(page)
+        await expect(messages(page)).to_have_count(30)
+        news = page.get_by_role("button", name="New since your last visit")
+        await expect(news).to_be_hidden()
+        await expect_kept(page, 30)
+        await page.goto("about:blank")
+        await tell(home, *range(31, 61))
+        await page.go_back()
+        await expect(messages(page)).to_have_count(60)
+        await page.wait_for_function(AT_END)
+        await news.click()
+        await expect(page.locator(".row.mark")).to_be_in_viewport()
+        await expect(news).to_be_hidden()
+        await page.get_by_role("button", name="Jump to latest").click()
+        await page.wait_for_function(AT_END)
+        await expect(news).to_be_hidden()
