@@ -154,7 +154,8 @@ async def _home(config: Config, as_json: bool) -> None:
 async def _forward(config: Config, as_json: bool) -> None:
     async with app.open_source(config) as opened, app.answering(config, opened, app.runner(config)) as report:
         credential = await app.obtain_credential(config)
-        async with app.forwarding(config, credential, opened.source, opened.letters) as forwarder:
+        forwarding = app.forwarding(config, credential, opened.source, opened.letters, report.requests)
+        async with forwarding as forwarder:
             report.attach(forwarder, credential.server_id, credential.hub_url)
             source = app.source_name(config)
             about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "source": source}

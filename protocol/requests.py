@@ -87,7 +87,7 @@ class RequestRefused(Exception):
         self.details = details
 
 
-_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,%d}" % MAX_ID, re.ASCII)
+_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{8,{MAX_ID}}}", re.ASCII)
 _PATH: Final = re.compile(r"(?:/(?:[A-Za-z0-9._~:@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)+", re.ASCII)
 _QUERY: Final = re.compile(r"(?:[A-Za-z0-9._~:@!$&'()*+,;=/?-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 
@@ -113,10 +113,15 @@ def find(method: str, path: str) -> Route:
     """The route of a method and a path with its query. Raises RequestRefused (`bad_push`, `forbidden`)."""
     segments = _segments(method, path)
     for route, pattern in _PATTERNS:
-        if route.method == method and len(pattern) == len(segments):
-            if all(name.startswith("{") or name == given for name, given in zip(pattern, segments, strict=True)):
-                return route
+        if route.method == method and _fits(pattern, segments):
+            return route
     raise RequestRefused("forbidden", f"no app may ask for {method[:10]} {bare(path)}")
+
+
+def _fits(pattern: list[str], segments: list[str]) -> bool:
+    if len(pattern) != len(segments):
+        return False
+    return all(name.startswith("{") or name == given for name, given in zip(pattern, segments, strict=True))
 
 
 def _segments(method: str, path: str) -> list[str]:
