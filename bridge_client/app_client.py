@@ -286,7 +286,6 @@ class AppClient:
         had_cursor = self._place is not None
         joined = read_json(_JOINED, await session.join(self._topic, self._request()))
         self._retrieving = False
-        self._requests.joined(session)
         if joined.server is not None:
             await self._tell_status(joined.server)
         told = joined.recovered is False
@@ -300,6 +299,7 @@ class AppClient:
             self._settle(self._place.epoch or joined.epoch, self._place.event_id)
         elif joined.recovered:
             self._settle(joined.epoch, self._place.event_id if self._place is not None else read_id(joined.head_id))
+        self._requests.joined(session)
         while True:
             match await session.next():
                 case Received(event="session_event", payload=payload):
