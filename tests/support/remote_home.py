@@ -25,12 +25,13 @@ from tests.support.running_home import Home, running_home
 class RemoteHome:
     """One home and its hub."""
 
-    def __init__(self, hub: Hub, home: Home, server_id: str, token: str, folder: Path) -> None:
+    def __init__(self, hub: Hub, home: Home, server_id: str, token: str, name: str, folder: Path) -> None:
         self.hub = hub
         self.home = home
         self.server_id = server_id
         self.answers = SqliteAnswers(home.store)
         self._token = token
+        self._name = name
         self._folder = folder
 
     @asynccontextmanager
@@ -45,7 +46,7 @@ class RemoteHome:
                 Link(self.hub.url, self._token, rng=NoWait()),
                 server_id=self.server_id,
                 hub_url=self.hub.url,
-                name="a home",
+                name=self._name,
                 instance="one",
                 requests=answering if requests else None,
             )
@@ -70,7 +71,12 @@ class RemoteHome:
 
 
 @asynccontextmanager
-async def remote_home(hub: Hub, folder: Path, runner: Runner | None = None) -> AsyncIterator[RemoteHome]:
-    server, token = hub.credentials.add_server("a home")
+async def remote_home(
+    hub: Hub, folder: Path, runner: Runner | None = None, *, server: tuple[str, str] | None = None, name: str = "a home"
+) -> AsyncIterator[RemoteHome]:
+    """`server` is the id and the credential of one that the hub knows already."""
+    if server is None:
+        made, token = hub.credentials.add_server(name)
+        server = made.server_id, token
     async with running_home(folder, runner) as home:
-        yield RemoteHome(hub, home, server.server_id, token, folder)
+        yield RemoteHome(hub, home, *server, name, folder)

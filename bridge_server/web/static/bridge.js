@@ -282,7 +282,7 @@ export class Bridge {
    * @throws {BridgeError} `server_offline`, `timeout`, `forbidden`, `rate_limited`, `idempotency_mismatch`, `too_large`,
    *   `unsupported`, `in_flight`, `bad_push`, `bad_answer`, `closed`; `sent` says whether home may have done it
    */
-  request(method, path, body, { id = this.#newId(), timeout = REQUEST_MS } = {}) {
+  request(method, path, body, { id = this.newId(), timeout = REQUEST_MS } = {}) {
     return new Promise((resolve, reject) => {
       const fail = (code, message) => reject(new BridgeError(code, message, 0, null, { id }));
       if (this.#isOver) return fail("closed", "this bridge has ended");
@@ -297,6 +297,14 @@ export class Bridge {
       this.#after(`request ${id}`, timeout, () => this.#failRequest(request, "timeout", "no answer in time"));
       if (this.#join?.open) this.#sendRequest(request);
     });
+  }
+
+  /** A random id for {@link request}, to be kept where it may have to be repeated. @returns {string} */
+  newId() {
+    const bytes = new Uint8Array(22);
+    if (globalThis.crypto?.getRandomValues) crypto.getRandomValues(bytes);
+    else bytes.forEach((_, at) => (bytes[at] = Math.random() * 256)); // React Native has none of its own
+    return Array.from(bytes, (byte) => ALPHABET[byte & 63]).join("");
   }
 
   async *[Symbol.asyncIterator]() {
@@ -571,13 +579,6 @@ export class Bridge {
   }
 
   // Requests.
-
-  #newId() {
-    const bytes = new Uint8Array(22);
-    if (globalThis.crypto?.getRandomValues) crypto.getRandomValues(bytes);
-    else bytes.forEach((_, at) => (bytes[at] = Math.random() * 256)); // React Native has none of its own
-    return Array.from(bytes, (byte) => ALPHABET[byte & 63]).join("");
-  }
 
   #sendRequest(request) {
     request.parts = [];
