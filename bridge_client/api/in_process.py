@@ -38,7 +38,7 @@ class InProcess:
         Cancelled, it cancels the handler. Raises aiohttp.ClientError when the home is stopping.
         """
         url = URL("http://localhost" + path, encoded=True)
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {} if method == "GET" else {"Content-Type": "application/json"}  # also of an empty one
         async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as response:
             found = {name.lower(): response.headers[name] for name in _PASSED_ON if name in response.headers}
             return Answer(response.status, found, await response.read())

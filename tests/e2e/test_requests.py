@@ -71,6 +71,14 @@ async def test_an_answer_is_the_one_that_home_gives(remote: RemoteHome, method: 
     assert answer.headers["content-type"] == at_home.headers["Content-Type"]
 
 
+async def test_what_needs_no_body_is_asked_without_one(remote: RemoteHome) -> None:
+    _, credential = remote.device()
+    await remote.home.create("garden")
+    async with remote.connected(), remote.app(credential) as client:
+        assert (await client.request("POST", "/sessions/garden/fork")).status == 201
+        assert (await client.request("POST", "/sessions/garden/requests/none/cancel")).status == 404
+
+
 async def test_a_device_may_do_what_its_scopes_say(remote: RemoteHome) -> None:
     _, credential = remote.device(("view",))
     async with remote.connected(), remote.app(credential) as client:
