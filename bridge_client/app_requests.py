@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from bridge_client.link import Session, read_json
 from protocol import requests as rules
 from protocol.client import NotJoined
+from protocol.errors import REFUSALS
 
 PATIENCE: Final = 60.0
 """Seconds after which a request is given up, reconnecting included."""
@@ -43,8 +44,9 @@ class RequestFailed(Exception):
     def __init__(
         self, reason: str, request_id: str, message: str = "", *, sent: bool, retry_after: float | None = None
     ) -> None:
-        known = rules.FAILURES.get(reason, "")
-        super().__init__(f"{reason}: {message or known}" if message or known else reason)
+        known = REFUSALS.get(reason)
+        message = message or (known.meaning if known is not None else "")
+        super().__init__(f"{reason}: {message}" if message else reason)
         self.reason = reason
         self.request_id = request_id
         self.sent = sent

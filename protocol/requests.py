@@ -33,17 +33,6 @@ MAX_ANSWER_BYTES: Final = 9 << 20
 MAX_PART_BYTES: Final = 128 * 1024
 """Most that one `body_part` carries; a home sends less where the hub takes shorter messages (see `part_bytes`)."""
 
-FAILURES: Final = {
-    "unsupported": "this home answers no requests: it forwards another program's events, or is too old",
-    "server_offline": "the home is not connected; with `sent` true it had been asked, so that it may have been done",
-    "timeout": "no answer in time; it may have been done: ask again with the same id, and it is not done twice",
-    "forbidden": "no route, or one that needs the scope that `scope` names",
-    "idempotency_mismatch": "the id was used for something else in the last 24 hours",
-    "in_flight": "a request of this id is being answered on this channel",
-    "bad_answer": "the home's answer was no answer; what was asked may have been done",
-}
-"""Reasons of an error reply that only requests have, beside `rate_limited`, `too_large` and `bad_push`."""
-
 
 class Route(NamedTuple):
     """A method and a path; `{name}` stands for one segment. `scope` is what a device needs."""
