@@ -35,7 +35,7 @@ from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
 from bridge_client.local_events import LocalEvents
 from bridge_client.request_execution import RequestExecution
-from bridge_client.requests import Requests
+from bridge_client.requests import Audited, Requests
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
@@ -373,6 +373,14 @@ async def status(config: Config) -> dict[str, Any]:
     facts["lag"]["events"] = facts["waiting"]
     facts["hub"] = await hub_state(hub_url)
     return facts
+
+
+async def audited(config: Config, limit: int) -> Sequence[Audited]:
+    """The last lines of what apps have asked, the latest last. Makes no file. Raises StoreError."""
+    if not config.store_path.exists():
+        return []
+    async with open_store(config) as store:
+        return list(reversed(await SqliteAnswers(store).audited(limit)))
 
 
 async def hub_state(hub_url: str) -> str:

@@ -165,9 +165,7 @@ class Forwarder:
     async def _talk(self, session: Session) -> None:
         window = await self._join(session)
         backfill = Backfill(self._source, session, self._topic, window.max_event_bytes, self._clock)
-        attendance = None
-        if self._requests is not None:
-            attendance = self._requests.attend(session, self._topic, window.max_event_bytes)
+        attendance = Attendance(self._requests, session, self._topic, window.max_event_bytes)
         news: asyncio.Future[None] | None = None
         last_answer = self._clock.monotonic()
         try:
@@ -199,8 +197,7 @@ class Forwarder:
             raise
         finally:
             await backfill.stop()
-            if attendance is not None:
-                await attendance.stop()
+            await attendance.stop()
             if news is not None:
                 news.cancel()
                 await asyncio.gather(news, return_exceptions=True)
@@ -265,7 +262,7 @@ class Forwarder:
             "name": self._name,
             "instance": self._instance,
             "backfill": True,
-            **({"requests": True} if self._requests is not None else {}),
+            "requests": self._requests is not None,
         }
         return read_json(JOINED, await session.join(self._topic, payload))
 
@@ -313,13 +310,12 @@ class Forwarder:
         name, payload = push_of(batch, window.previous(batch[0]))
         window.flies(session.push(self._topic, name, payload), batch)
 
-    def _heed(self, window: Window, backfill: Backfill, attendance: Attendance | None, event: ClientEvent) -> None:
+    def _heed(self, window: Window, backfill: Backfill, attendance: Attendance, event: ClientEvent) -> None:
         match event:
             case Replied(ref=ref, ok=ok) if ref not in window.in_flight:
-                if attendance is not None:
-                    attendance.replied(ref, ok)
+                attendance.replied(ref, ok)
                 return  # or an event sent before the hub said where to go on
-            case Received(topic=self._topic, event="request", payload=payload) if attendance is not None:
+            case Received(topic=self._topic, event="request", payload=payload):
                 attendance.asked(payload)
             case Replied(ref=ref, ok=True, response=response):
                 self._taken(window, window.in_flight[ref].last_id, read_id(read_json(ANSWER, response).acked_id))

@@ -128,10 +128,6 @@ class Requests:
         self._clock = clock
         self._running: dict[tuple[str, str], _Running] = {}
 
-    def attend(self, session: Session, topic: str, max_event_bytes: int) -> "Attendance":
-        """Answer on one join of the home. `stop` it when the join is over."""
-        return Attendance(self, session, topic, rules.part_bytes(max_event_bytes))
-
     async def answer(self, asked: Asked) -> Answer | Refusal:
         """What to say. Cancelled, it goes on with what changes something, and the answer is kept for the next who asks.
 
@@ -226,23 +222,28 @@ class Requests:
 
 
 class Attendance:
-    """The answering of what the hub asks on one join."""
+    """The answering of what the hub asks on one join; `stop` it when the join is over.
 
-    def __init__(self, requests: Requests, session: Session, topic: str, part: int) -> None:
+    Without `requests` the home has told the hub that it answers nothing, and what is asked all the same is passed over.
+    """
+
+    def __init__(self, requests: Requests | None, session: Session, topic: str, max_event_bytes: int) -> None:
         self._requests = requests
         self._session = session
         self._topic = topic
-        self._part = part
+        self._part = rules.part_bytes(max_event_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._parts: dict[str, asyncio.Future[bool]] = {}  # by the ref of a push that the hub will answer
 
     def asked(self, payload: Raw) -> None:
         """The hub asks. Raises Disconnected if it can't be read."""
+        if self._requests is None:
+            return
         asked = read_json(_ASKED, payload)
         if len(self._tasks) >= MAX_AT_ONCE:
             self._refuse(asked.call, Refusal("rate_limited", {"retry_after_ms": 1_000}))
             return
-        task = asyncio.create_task(self._serve(asked), name=f"answer to call {asked.call}")
+        task = asyncio.create_task(self._serve(self._requests, asked), name=f"answer to call {asked.call}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -258,10 +259,10 @@ class Attendance:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self, asked: Asked) -> None:
+    async def _serve(self, requests: Requests, asked: Asked) -> None:
         try:
             async with asyncio.timeout(max(0.0, min(asked.expires_in, rules.TIMEOUT_SECONDS))):
-                answer = await self._requests.answer(asked)
+                answer = await requests.answer(asked)
         except TimeoutError:
             answer = Refusal("timeout", {})
         except Exception as error:  # whatever it was, the others go on

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from bridge_client import requests
+from bridge_client.cli import cli
 from bridge_client.requests import Answer, Asked, Audited, Refusal, Requests
 from bridge_client.store import Stored, StoreError
 from bridge_client.store.sqlite import SqliteStore
@@ -200,6 +202,33 @@ async def test_the_audit_shows_who_what_and_outcome_and_no_secret(home: Home, ca
     ]
     assert "device phone asked for POST /sessions: 201" in caplog.text
     assert "hunter2" not in caplog.text
+
+
+def test_the_owner_sees_the_audit_the_latest_last(tmp_path: Path) -> None:
+    async def ask() -> None:
+        store = await SqliteStore.open(tmp_path / "home.db")
+        home = Home(store)
+        await home.ask()
+        await home.ask("request-0002", path="/status")
+        await store.close()
+
+    asyncio.run(ask())
+    runner = CliRunner()
+    arguments = ["audit", "--store", str(tmp_path / "home.db"), "--state-dir", str(tmp_path)]
+    shown = runner.invoke(cli, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.splitlines() == [
+        "2027-01-15T08:00:00.000Z\tphone\t201\tPOST /sessions",
+        "2027-01-15T08:00:00.000Z\tphone\tforbidden\tPOST /status",
+    ]
+    shown = runner.invoke(cli, [*arguments, "--json", "--limit", "1"])
+    assert msgspec.json.decode(shown.output) == {
+        "at": "2027-01-15T08:00:00.000Z",
+        "device_id": "phone",
+        "method": "POST",
+        "path": "/status",
+        "outcome": "forbidden",
+    }
 
 
 async def test_the_audit_is_bounded(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
