@@ -278,10 +278,7 @@ async def forwarding(
     letters: DeadLetters | None = None,
     requests: Requests | None = None,
 ) -> AsyncIterator[Forwarder]:
-    """A forwarder from `source` to the hub, ready to `run`; its cursor is saved at the end.
-
-    What apps ask `requests` answers; None: they are told that nobody does.
-    """
+    """A forwarder from `source` to the hub, ready to `run`; its cursor is saved at the end."""
     cursor = CursorFile(config.cursor_path)
     try:
         yield Forwarder(

@@ -23,7 +23,7 @@ from bridge_client.clock import Clock, SystemClock
 from bridge_client.cursor import CursorStore, DamagedCursor, SavedCursor
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.dial import Disconnected, Stopped
-from bridge_client.home_topic import ANSWER, JOINED, NOTICE, Answer, Joined, push_of, too_large
+from bridge_client.home_topic import ANSWER, JOINED, NOTICE, Answer, Joined, Replaced, push_of, too_large
 from bridge_client.link import Link, Session, read_id, read_json
 from bridge_client.poison import FRAME_FAULTS, Condemned, Suspicion
 from bridge_client.refill import refill_from
@@ -41,14 +41,6 @@ ACK_TIMEOUT: Final = 60.0
 """Seconds without any answer while something is unanswered, after which the socket is given up."""
 
 _MOST_GAPS: Final = 3
-
-
-class Replaced(Stopped):
-    """Another forwarder serves this home now."""
-
-    def __init__(self, instance: str | None) -> None:
-        super().__init__(f"replaced by another forwarder of this home (instance {instance!r}): only one may run")
-        self.instance = instance
 
 
 class EventRefused(Stopped):
