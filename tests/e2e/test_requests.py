@@ -13,6 +13,8 @@ from bridge_client.app_requests import RequestFailed
 from bridge_client.dial import CredentialRefused
 from bridge_server.app import Hub
 from protocol.requests import MAX_PART_BYTES
+from tests.bridge_client.scripted_hub import NoWait
+from tests.support.cable import Cable
 from tests.support.remote_home import RemoteHome, remote_home
 from tests.support.scripted_runner import ScriptedRunner, reply
 
@@ -103,6 +105,27 @@ async def test_a_retry_gets_the_first_answer_and_runs_nothing(remote: RemoteHome
         async with remote.app(other) as client:  # another device's ids are its own
             assert (await client.request("POST", "/sessions", {}, request_id=REQUEST)).body != first.body
     assert len((await remote.home.do("GET", "/sessions"))["sessions"]) == 2
+
+
+async def test_a_line_that_breaks_in_the_middle_costs_neither_answer_nor_a_second_run(remote: RemoteHome) -> None:
+    _, credential = remote.device()
+    async with Cable() as cable, remote.connected():
+        cable.lead_to(remote.hub.port)
+        url = f"http://127.0.0.1:{cable.port}"
+        async with AppClient(url, credential, remote.server_id, rng=NoWait()) as client:
+            remote.may.clear()
+            asked = asyncio.create_task(client.request("POST", "/sessions", {}))
+            while not remote.asked:
+                await asyncio.sleep(0.005)
+            cable.cut()
+            while remote.hub.homes.get(remote.server_id).requests:
+                await asyncio.sleep(0.005)
+            remote.may.set()  # it is done while nobody waits
+            await remote.home.until("session_created")
+            cable.mend()
+            assert (await asked).status == 201
+    assert remote.asked == 1
+    assert len((await remote.home.do("GET", "/sessions"))["sessions"]) == 1
 
 
 async def test_a_hundred_retries_at_once_run_it_once(remote: RemoteHome) -> None:

@@ -12,7 +12,7 @@ from bridge_client.clock import SystemClock
 from bridge_client.cursor import CursorFile
 from bridge_client.forwarder import Forwarder
 from bridge_client.link import Link
-from bridge_client.requests import Requests
+from bridge_client.requests import Answer, Requests
 from bridge_client.runners import Runner
 from bridge_client.sources.store import StoreSource
 from bridge_client.store.sqlite_requests import SqliteAnswers
@@ -33,12 +33,22 @@ class RemoteHome:
         self._token = token
         self._name = name
         self._folder = folder
+        self.asked = 0
+        self.may = asyncio.Event()
+        """Cleared, the home holds what it is asked before it does it."""
+        self.may.set()
 
     @asynccontextmanager
     async def connected(self, *, requests: bool = True) -> AsyncIterator[None]:
         """The home is joined to the hub and answers."""
         cursor = CursorFile(self._folder / "cursor.json", interval=0.01)
-        async with InProcess(self.home.api, TOKEN) as ask:
+        async with InProcess(self.home.api, TOKEN) as api:
+
+            async def ask(method: str, path: str, body: bytes | None) -> Answer:
+                self.asked += 1
+                await self.may.wait()
+                return await api(method, path, body)
+
             answering = Requests(ask, self.answers, SystemClock())
             forwarder = Forwarder(
                 StoreSource(self.home.store),
