@@ -170,10 +170,15 @@ class Requests:
         if running is None:
             task = asyncio.create_task(self._run(asked, body, fingerprint), name=f"request {asked.id}")
             running = self._running[key] = _Running(fingerprint, task)
-            task.add_done_callback(lambda _: self._running.pop(key))
+            task.add_done_callback(lambda ended: self._ended(key, ended))
         elif running.fingerprint != fingerprint:
             return await self._mismatch(asked)
         return await asyncio.shield(running.task)
+
+    def _ended(self, key: tuple[str, str], task: "asyncio.Task[Answer | Refusal]") -> None:
+        del self._running[key]
+        if not task.cancelled() and (error := task.exception()) is not None:  # whoever asked may be gone
+            log.warning("request %s of device %s failed: %s", key[1], key[0], error)
 
     async def _run(self, asked: Asked, body: bytes | None, fingerprint: bytes) -> Answer | Refusal:
         try:
