@@ -1,7 +1,6 @@
 """Where the home is put together: the one module that names concrete backends."""
 
 import asyncio
-import errno
 import logging
 import random
 import secrets
@@ -207,7 +206,7 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             try:
                 await stack.enter_async_context(api)
             except OSError as error:
-                raise CantListen(await _cant_listen(config.api_host, config.api_port, error)) from None
+                raise CantListen(await local_api.cant_listen(config.api_host, config.api_port, error)) from None
             if api.url:
                 report.url = api.url
                 address.write(config.address_path, api.url)
@@ -222,16 +221,6 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             await requests.close()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-
-
-async def _cant_listen(host: str, port: int, error: OSError) -> str:
-    advice = "--api-port names another port (0: any free one), --no-api does without"
-    if error.errno == errno.EADDRINUSE and await local_api.is_home(host, port):
-        return (
-            f"another home, with a state directory of its own, answers on {host}:{port} already; for two homes on one"
-            f" machine {advice}"
-        )
-    return f"can't listen on {host}:{port}: {error.strerror or error}; {advice}"
 
 
 def runner(config: Config) -> Runner | None:
