@@ -1,7 +1,6 @@
 """Where the home is put together: the one module that names concrete backends."""
 
 import asyncio
-import errno
 import logging
 import random
 import secrets
@@ -19,6 +18,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from bridge_client import keys, local_api, local_token, source_spec
 from bridge_client.api import address
 from bridge_client.api.events import Events
+from bridge_client.api.in_process import InProcess
 from bridge_client.api.server import Api
 from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
@@ -34,6 +34,7 @@ from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
 from bridge_client.local_events import LocalEvents
 from bridge_client.request_execution import RequestExecution
+from bridge_client.requests import Audited, Requests
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
@@ -52,6 +53,7 @@ from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore, sqlite_file
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_requests import SqliteAnswers
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
 
@@ -195,37 +197,30 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             await requests.recover()
             routes.append(web.get("/events", Events(store, sessions.cursor).get))
             routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
-        if not config.api:
-            yield report
-            return
         # Another server to be bridged may well have the usual port; what forwards it needs none in particular.
-        port = config.api_port if opened.store is not None else 0
+        port = None if not config.api else config.api_port if opened.store is not None else 0
         origins = [origin for text in config.api_origins if (origin := normal_origin(text))]
-        api = Api(routes, local_token.obtain(config.state_dir), host=config.api_host, port=port, origins=origins)
+        token = local_token.obtain(config.state_dir) if config.api else secrets.token_urlsafe(32)
+        api = Api(routes, token, host=config.api_host, port=port, origins=origins)
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(api)
             except OSError as error:
-                raise CantListen(await _cant_listen(config.api_host, port, error)) from None
-            report.url = api.url
-            address.write(config.address_path, api.url)
-            stack.callback(address.remove, config.address_path)
+                raise CantListen(await local_api.cant_listen(config.api_host, config.api_port, error)) from None
+            if api.url:
+                report.url = api.url
+                address.write(config.address_path, api.url)
+                stack.callback(address.remove, config.address_path)
+            if store is not None:
+                ask = await stack.enter_async_context(InProcess(api, token))
+                report.requests = Requests(ask, SqliteAnswers(store), clock)
+                stack.push_async_callback(report.requests.close)
             yield report
     finally:
         if requests is not None:
             await requests.close()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-
-
-async def _cant_listen(host: str, port: int, error: OSError) -> str:
-    advice = "--api-port names another port (0: any free one), --no-api does without"
-    if error.errno == errno.EADDRINUSE and await local_api.is_home(host, port):
-        return (
-            f"another home, with a state directory of its own, answers on {host}:{port} already; for two homes on one"
-            f" machine {advice}"
-        )
-    return f"can't listen on {host}:{port}: {error.strerror or error}; {advice}"
 
 
 def runner(config: Config) -> Runner | None:
@@ -266,7 +261,11 @@ def source_name(config: Config) -> str:
 
 @asynccontextmanager
 async def forwarding(
-    config: Config, credential: Credential, source: Source, letters: DeadLetters | None = None
+    config: Config,
+    credential: Credential,
+    source: Source,
+    letters: DeadLetters | None = None,
+    requests: Requests | None = None,
 ) -> AsyncIterator[Forwarder]:
     """A forwarder from `source` to the hub, ready to `run`; its cursor is saved at the end."""
     cursor = CursorFile(config.cursor_path)
@@ -281,6 +280,7 @@ async def forwarding(
             instance=config.instance_name,
             limits=Limits(config.window_events, config.window_bytes, config.refill_events, config.refill_bytes),
             letters=letters,
+            requests=requests,
         )
     finally:
         await cursor.close()
@@ -359,6 +359,14 @@ async def status(config: Config) -> dict[str, Any]:
     facts["lag"]["events"] = facts["waiting"]
     facts["hub"] = await hub_state(hub_url)
     return facts
+
+
+async def audited(config: Config, limit: int) -> Sequence[Audited]:
+    """The last lines of what apps have asked, the latest last. Makes no file. Raises StoreError."""
+    if not config.store_path.exists():
+        return []
+    async with open_store(config) as store:
+        return list(reversed(await SqliteAnswers(store).audited(limit)))
 
 
 async def hub_state(hub_url: str) -> str:

@@ -4,10 +4,11 @@
         async for item in client:
             ...                    # an Event, a Gap, a ServerStatus or a CaughtUp
             save(client.cursor)    # covers everything up to and including this item
+    answer = await client.request("POST", "/sessions/garden/send", {"content": "water the roses"})
 
 What it promises: every event this app may see comes once and in order, or a Gap says between which two places something
 is missing. Connecting, losing the connection and resuming happen inside. Who takes items slowly is served slowly: at
-most a few dozen wait here, then nothing more is read from the socket.
+most a few dozen wait here, then nothing more is read from the socket (while a request waits for its answer: more).
 """
 
 import asyncio
@@ -23,11 +24,12 @@ from typing import Any, Final, Literal, NamedTuple, Self
 import msgspec
 from msgspec import Raw, Struct
 
+from bridge_client.app_requests import PATIENCE, AppRequests, Response
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.dial import Dialler, Disconnected, Stopped
 from bridge_client.link import Link, Session, read_id, read_json
 from protocol import envelope
-from protocol.client import HEARTBEAT_INTERVAL, ChannelClosed, ChannelErrored, Received
+from protocol.client import HEARTBEAT_INTERVAL, ChannelClosed, ChannelErrored, Received, Replied
 from protocol.errors import InvalidEvent
 from protocol.topics import app_topic
 
@@ -35,6 +37,9 @@ log = logging.getLogger(__name__)
 
 QUEUE_LIMIT: Final = 32
 """Items that wait for a slow consumer before the socket is no longer read."""
+
+REQUEST_QUEUE_LIMIT: Final = 4096
+"""The same while a request waits: its answer comes behind them, and who waits for it may be the one to take them."""
 
 LONGEST_REJOIN_WAIT: Final = 10.0
 """Seconds before a topic that keeps ending is joined again, at most."""
@@ -195,7 +200,9 @@ class AppClient:
         self._place = None if cursor is None else Place(*cursor)  # behind the last item put into the queue
         self._taken = self._place  # behind the last item the consumer took
         self._epoch: str | None = None  # of the events that come, once the hub has said it
-        self._queue: asyncio.Queue[tuple[Item | None, Place | None]] = asyncio.Queue(QUEUE_LIMIT)
+        self._requests = AppRequests(self._topic)
+        self._queue: asyncio.Queue[tuple[Item | None, Place | None]] = asyncio.Queue()
+        self._room = asyncio.Event()  # set when the queue may have room for one more
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
         self._last_gap: Gap | None = None
@@ -209,6 +216,21 @@ class AppClient:
         """Where to resume behind, once the item last taken has been dealt with. None while there is no place yet."""
         return self._taken
 
+    async def request(
+        self, method: str, path: str, body: Any = None, *, request_id: str | None = None, timeout: float = PATIENCE
+    ) -> Response:
+        """Ask the home's API through the hub; any status is an answer. Works while the client is entered.
+
+        A lost connection is waited for, and the request sent again under its id, which makes it safe: what changes
+        something is done once. Give a `request_id` (8 to 128 letters, digits, - and _) to repeat it yourself later.
+        `timeout` in seconds. Raises RequestFailed, ValueError for a body that is no JSON.
+        """
+        if self._failure is not None:
+            raise self._failure
+        pending = self._requests.ask(method, path, body, request_id)
+        self._room.set()  # the answer comes behind what waits
+        return await self._requests.wait(pending, timeout)
+
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name=f"app client of {self._topic}")
         return self
@@ -220,6 +242,7 @@ class AppClient:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        self._requests.fail(RuntimeError("the client was closed"))
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
@@ -228,6 +251,7 @@ class AppClient:
         if self._failure is not None and self._queue.empty():
             raise self._failure
         item, place = await self._queue.get()
+        self._room.set()
         if item is None:
             assert self._failure is not None
             raise self._failure
@@ -239,13 +263,15 @@ class AppClient:
             await self._link.run(self._talk)
         except Exception as error:
             self._failure = error
-            await self._queue.put((None, None))
+            self._requests.fail(error)
+            self._queue.put_nowait((None, None))
 
     async def _talk(self, session: Session) -> None:
         self.connected = True
         try:
             while True:
                 await self._attend(session)
+                self._requests.left()
                 if self._retrieving:
                     continue  # what is retained gets less while we wait
                 self._rejoins += 1
@@ -253,6 +279,7 @@ class AppClient:
                 await self._clock.sleep(self._rng.uniform(0, longest))
         finally:
             self.connected = False
+            self._requests.left()
 
     async def _attend(self, session: Session) -> None:
         """Join and pass on what comes. Returns when the topic is to be joined again."""
@@ -272,6 +299,7 @@ class AppClient:
             self._settle(self._place.epoch or joined.epoch, self._place.event_id)
         elif joined.recovered:
             self._settle(joined.epoch, self._place.event_id if self._place is not None else read_id(joined.head_id))
+        self._requests.joined(session)
         while True:
             match await session.next():
                 case Received(event="session_event", payload=payload):
@@ -284,6 +312,10 @@ class AppClient:
                     await self._caught_up(complete)
                 case Received(event="server_status", payload=payload):
                     await self._tell_status(read_json(_SERVER, payload))
+                case Received(event="body_part", payload=payload):
+                    self._requests.part(payload)
+                case Replied(ref=ref, ok=ok, response=response):
+                    self._requests.replied(ref, ok, response)
                 case ChannelErrored():
                     return
                 case ChannelClosed():
@@ -359,4 +391,7 @@ class AppClient:
             await self._put(status)
 
     async def _put(self, item: Item) -> None:
-        await self._queue.put((item, self._place))
+        while self._queue.qsize() >= (REQUEST_QUEUE_LIMIT if len(self._requests) else QUEUE_LIMIT):
+            self._room.clear()
+            await self._room.wait()
+        self._queue.put_nowait((item, self._place))

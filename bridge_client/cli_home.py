@@ -1,4 +1,4 @@
-"""The commands that run a home and look after it: `serve`, `forward`, `status`, `doctor`. Prints; the work is below."""
+"""The commands that run a home and look after it: `serve`, `forward`, `status`, `doctor`, `audit`. They only print."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from bridge_client.cli_parts import (
     state_dir_option,
     store_option,
 )
+from bridge_client.clock import rfc3339
 from bridge_client.config import BadConfig, Config
 from bridge_client.lazy import lazily
 
@@ -75,7 +76,7 @@ def _runner(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_to(cli: click.Group) -> None:
     """Give `cli` these commands."""
-    for command in (serve, forward, status, doctor):
+    for command in (serve, forward, status, doctor, audit):
         cli.add_command(command)
 
 
@@ -154,7 +155,8 @@ async def _home(config: Config, as_json: bool) -> None:
 async def _forward(config: Config, as_json: bool) -> None:
     async with app.open_source(config) as opened, app.answering(config, opened, app.runner(config)) as report:
         credential = await app.obtain_credential(config)
-        async with app.forwarding(config, credential, opened.source, opened.letters) as forwarder:
+        forwarding = app.forwarding(config, credential, opened.source, opened.letters, report.requests)
+        async with forwarding as forwarder:
             report.attach(forwarder, credential.server_id, credential.hub_url)
             source = app.source_name(config)
             about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "source": source}
@@ -249,6 +251,29 @@ async def _doctor(config: Config, as_json: bool) -> None:
     failed = [check.name for check in checks if check.state == "fail"]
     if failed:
         fail(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
+
+
+@click.command(epilog=EXIT_CODES)
+@store_option
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many lines.")
+@state_dir_option
+@as_json_option
+def audit(as_json: bool, limit: int, **options: Any) -> None:
+    """Show what apps have asked this home to do, the latest last: when, which device, what, and what came of it.
+
+    The outcome is the HTTP status, the reason of a refusal, or `begun` for what a home that died has left open. What
+    apps only read is in the home's log.
+    """
+    run(_audit(Config.from_env(**options), limit, as_json))
+
+
+async def _audit(config: Config, limit: int, as_json: bool) -> None:
+    for line in await app.audited(config, limit):
+        if as_json:
+            click.echo(json.dumps(line._asdict() | {"at": rfc3339(line.at)}))
+        else:
+            parts = (rfc3339(line.at), line.device_id, line.outcome, f"{line.method} {line.path}")
+            click.echo("\t".join(render.harmless(part) for part in parts))
 
 
 def _line(check: "doctor_checks.Check", columns: int) -> str:

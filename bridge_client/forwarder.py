@@ -23,10 +23,11 @@ from bridge_client.clock import Clock, SystemClock
 from bridge_client.cursor import CursorStore, DamagedCursor, SavedCursor
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.dial import Disconnected, Stopped
-from bridge_client.home_topic import ANSWER, JOINED, NOTICE, Answer, Joined, push_of, too_large
+from bridge_client.home_topic import ANSWER, JOINED, NOTICE, Answer, Joined, Replaced, push_of, too_large
 from bridge_client.link import Link, Session, read_id, read_json
 from bridge_client.poison import FRAME_FAULTS, Condemned, Suspicion
 from bridge_client.refill import refill_from
+from bridge_client.requests import Attendance, Requests
 from bridge_client.sources import Mark, Source, SourceEvent
 from bridge_client.store import StoreError
 from bridge_client.tombstones import Tombstoned
@@ -40,14 +41,6 @@ ACK_TIMEOUT: Final = 60.0
 """Seconds without any answer while something is unanswered, after which the socket is given up."""
 
 _MOST_GAPS: Final = 3
-
-
-class Replaced(Stopped):
-    """Another forwarder serves this home now."""
-
-    def __init__(self, instance: str | None) -> None:
-        super().__init__(f"replaced by another forwarder of this home (instance {instance!r}): only one may run")
-        self.instance = instance
 
 
 class EventRefused(Stopped):
@@ -99,10 +92,14 @@ class Forwarder:
         limits: Limits | None = None,
         letters: DeadLetters | None = None,
         clock: Clock | None = None,
+        requests: Requests | None = None,
     ) -> None:
-        """Without `letters`, the events that the hub can't take are forgotten at the end."""
+        """Without `letters`, the events that the hub can't take are forgotten at the end; without `requests`, what apps
+        ask is answered by nobody.
+        """
         self._letters = letters or DeadLetters.in_memory(clock)
         self._source: Source = Tombstoned(source, self._letters)
+        self._requests = requests
         self._cursor_file = cursor
         self._link = link
         self._server_id = server_id
@@ -160,12 +157,13 @@ class Forwarder:
     async def _talk(self, session: Session) -> None:
         window = await self._join(session)
         backfill = Backfill(self._source, session, self._topic, window.max_event_bytes, self._clock)
+        attendance = Attendance(self._requests, session, self._topic, window.max_event_bytes)
         news: asyncio.Future[None] | None = None
         last_answer = self._clock.monotonic()
         try:
             while True:
                 for event in session.take():
-                    self._heed(window, backfill, event)
+                    self._heed(window, backfill, attendance, event)
                     last_answer = self._clock.monotonic()
                 if self._source.epoch != self._epoch:
                     raise Disconnected("the event store has begun another epoch: joining again")
@@ -191,6 +189,7 @@ class Forwarder:
             raise
         finally:
             await backfill.stop()
+            await attendance.stop()
             if news is not None:
                 news.cancel()
                 await asyncio.gather(news, return_exceptions=True)
@@ -255,6 +254,7 @@ class Forwarder:
             "name": self._name,
             "instance": self._instance,
             "backfill": True,
+            "requests": self._requests is not None,
         }
         return read_json(JOINED, await session.join(self._topic, payload))
 
@@ -302,10 +302,13 @@ class Forwarder:
         name, payload = push_of(batch, window.previous(batch[0]))
         window.flies(session.push(self._topic, name, payload), batch)
 
-    def _heed(self, window: Window, backfill: Backfill, event: ClientEvent) -> None:
+    def _heed(self, window: Window, backfill: Backfill, attendance: Attendance, event: ClientEvent) -> None:
         match event:
-            case Replied(ref=ref) if ref not in window.in_flight:
-                return  # sent before the hub said where to go on
+            case Replied(ref=ref, ok=ok) if ref not in window.in_flight:
+                attendance.replied(ref, ok)
+                return  # or an event sent before the hub said where to go on
+            case Received(topic=self._topic, event="request", payload=payload):
+                attendance.asked(payload)
             case Replied(ref=ref, ok=True, response=response):
                 self._taken(window, window.in_flight[ref].last_id, read_id(read_json(ANSWER, response).acked_id))
             case Replied(ref=ref, response=response):

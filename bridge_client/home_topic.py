@@ -6,7 +6,16 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from bridge_client.dial import Stopped
 from bridge_client.sources import SourceEvent
+
+
+class Replaced(Stopped):
+    """Another forwarder serves this home now."""
+
+    def __init__(self, instance: str | None) -> None:
+        super().__init__(f"replaced by another forwarder of this home (instance {instance!r}): only one may run")
+        self.instance = instance
 
 
 class WindowLimits(Struct):

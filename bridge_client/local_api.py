@@ -1,5 +1,6 @@
 """Asking the API of a home that runs on this machine."""
 
+import errno
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,3 +49,14 @@ async def status(url: str, state_dir: Path) -> dict[str, Any] | str:
         return f"{url} can't be reached: {error or type(error).__name__}"
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return f"{url} answers nonsense: something else listens there"
+
+
+async def cant_listen(host: str, port: int, error: OSError) -> str:
+    """Why a home's API can't have that address, and what to do."""
+    advice = "--api-port names another port (0: any free one), --no-api does without"
+    if error.errno == errno.EADDRINUSE and await is_home(host, port):
+        return (
+            f"another home, with a state directory of its own, answers on {host}:{port} already; for two homes on one"
+            f" machine {advice}"
+        )
+    return f"can't listen on {host}:{port}: {error.strerror or error}; {advice}"

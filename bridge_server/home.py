@@ -25,6 +25,7 @@ from msgspec import UNSET, Struct, UnsetType
 from bridge_server.backfill import Backfill
 from bridge_server.history import History, Kept, Log
 from bridge_server.pages import Shared
+from bridge_server.requests import Requests
 from protocol import envelope
 from protocol.errors import InvalidEvent
 
@@ -122,6 +123,7 @@ class Home:
         self.waiting: dict[Watcher, None] = {}  # those of them that wait for a verdict or a place
         self.alarm: asyncio.TimerHandle | None = None
         self.last_event_at: float | None = None
+        self.requests = Requests()
         self._history = history
         self._on_shown = shown
         self._takeovers: deque[float] = deque()

@@ -161,10 +161,21 @@ REFUSALS = {
         Refusal("rate_limited", "join", "too much in too short a time; `retry_after_ms` says when to come back", True),
         Refusal("unknown event", "push", "this topic has no such message", False),
         Refusal("bad_push", "push", "the payload of this message has a wrong shape", False),
-        Refusal("too_large", "push", "the event is longer than `limit` bytes", False),
+        Refusal("too_large", "push", "the event, or the body of a request, is longer than `limit` bytes", False),
         Refusal("invalid_event", "push", "the event has no usable event_id or type", False),
         Refusal("gap", "push", "the event does not follow the last one held; go on from `resume_from`", True),
         Refusal("stale_link", "push", "another home took over this server", False),
+        # To a request of an app.
+        Refusal(
+            "forbidden", "request", "no such route for apps, or one that needs the scope that `scope` names", False
+        ),
+        Refusal("server_offline", "request", "the home is not connected; `sent`: it may have been done", True),
+        Refusal("unsupported", "request", "this home answers no requests", False),
+        Refusal("timeout", "request", "no answer in time; it may have been done", True),
+        Refusal("idempotency_mismatch", "request", "the id was used for something else", False),
+        Refusal("in_flight", "request", "a request of this id is being answered on this channel", True),
+        Refusal("bad_answer", "request", "the home's answer was none; it may have been done", True),
+        Refusal("gone", "request", "said to a home: nobody waits for this answer any more", False),
         Refusal("epoch_changed", "topic", "the home's store was replaced; join again", True),
         Refusal("hub_reset", "topic", "the hub had lost its memory; join again", True),
         Refusal("expired", "topic", "events were dropped before they could be sent; join again", True),

@@ -25,6 +25,7 @@ import bridge_server.config
 from bridge_client.store.sqlite import SqliteStore
 from bridge_server.app import Hub
 from protocol.errors import CLOSE_CODES, REFUSALS
+from protocol.requests import ROUTES
 from protocol.topics import events_topic
 from tests.docs_scenes import Scene, answer, matches, scenes, stage, steps
 from tests.support.programs import missing, require
@@ -94,6 +95,7 @@ MESSAGES = (
     *("heartbeat", "phx_join", "phx_leave", "phx_reply", "phx_close", "phx_error"),
     *("session_event", "session_events", "replay_complete", "server_status", "replaced"),
     *("presence_state", "presence_diff", "cursor", "backfill", "backfill_page"),
+    *("request", "response", "body_part"),
 )
 
 
@@ -143,7 +145,8 @@ def test_the_close_codes_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "places"), [("Before the upgrade", {"upgrade"}), ("On a topic", {"join", "push", "topic"})]
+    ("heading", "places"),
+    [("Before the upgrade", {"upgrade"}), ("On a topic", {"join", "push", "topic"}), ("No answer", {"request"})],
 )
 def test_the_refusals_are_those_of_the_code(heading: str, places: set[str]) -> None:
     rows = table(section(WIRE, heading))
@@ -153,6 +156,11 @@ def test_the_refusals_are_those_of_the_code(heading: str, places: set[str]) -> N
     }
     if "status" in rows[0]:
         assert {row["reason"]: row["status"] for row in rows} == {row.reason: str(row.status) for row in told}
+
+
+def test_the_routes_of_apps_are_those_of_the_code() -> None:
+    shown = [(row["method"], row["path"], row["scope"]) for row in table(section(WIRE, "The routes"))]
+    assert shown == list(ROUTES)
 
 
 # What can be chosen: settings, environment, commands, metrics.

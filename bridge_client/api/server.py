@@ -1,5 +1,6 @@
 """The listener of the home's API, and the gate in front of it."""
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from types import TracebackType
@@ -29,18 +30,20 @@ _http_log = logging.getLogger("bridge_client.api.http")
 class Api:
     """One listener: `async with Api(...) as api` serves `routes` from entry to exit; then `port` and `url` are known.
 
-    `host` is the address to listen on, `port` 0 any free one. `origins` (in the form of `loopback.normal_origin`) are
-    those of pages elsewhere that may ask and read the answers. Raises OSError when it can't listen.
+    `host` is the address to listen on, `port` 0 any free one, None: it listens nowhere, and serves this process
+    only. `origins` (in the form of `loopback.normal_origin`) are those of pages elsewhere that may ask and read the
+    answers. Raises OSError when it can't listen.
     """
 
     def __init__(
-        self, routes: Iterable[web.RouteDef], token: str, *, host: str, port: int, origins: Iterable[str] = ()
+        self, routes: Iterable[web.RouteDef], token: str, *, host: str, port: int | None, origins: Iterable[str] = ()
     ) -> None:
         self._routes = [web.get("/health", _health), *routes]
         self._token = token
         self._host = host
         self._listed = frozenset(origins)
-        self.port = port
+        self._wanted = port
+        self.port = 0
         self.url = ""
 
     async def __aenter__(self) -> "Api":
@@ -53,23 +56,30 @@ class Api:
         )
         await runner.setup()
         self._runner = runner
-        try:
-            await web.TCPSite(runner, self._host, self.port).start()
-        except BaseException:
-            await runner.cleanup()
-            raise
-        self.port = runner.addresses[0][1]
+        if self._wanted is not None:
+            try:
+                await web.TCPSite(runner, self._host, self._wanted).start()
+            except BaseException:
+                await runner.cleanup()
+                raise
+            self.port = runner.addresses[0][1]
         self._hosts = expected_hosts() | {self._host.lower()} if self._host not in _EVERYWHERE else None
         self._origins = own_origins(self.port) | self._listed
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{shown}:{self.port}"
-        log.info("the home's API listens on %s", self.url)
+        if self.port:
+            shown = f"[{self._host}]" if ":" in self._host else self._host
+            self.url = f"http://{shown}:{self.port}"
+            log.info("the home's API listens on %s", self.url)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._runner.cleanup()
+
+    def connection(self) -> asyncio.BaseProtocol:
+        """The server's end of one more connection, whatever carries it."""
+        assert self._runner.server is not None
+        return self._runner.server()
 
     @web.middleware
     async def _gate(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -10,6 +10,7 @@ from bridge_client.clock import Clock, rfc3339
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Status
 from bridge_client.lag import Lag
+from bridge_client.requests import Requests
 from bridge_client.sources import Source
 
 
@@ -24,6 +25,8 @@ class StatusReport:
         self._about: dict[str, Any] = {**about, "server_id": None, "hub_url": None}
         self._forwarder: Forwarder | None = None
         self._started = clock.wall()
+        self.requests: Requests | None = None
+        """Who answers what apps ask through the hub; None: nobody does."""
         self.url: str | None = None
         """Where the home answers, None where it doesn't."""
 

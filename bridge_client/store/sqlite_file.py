@@ -33,6 +33,15 @@ _STEPS: Final = (
         " PRIMARY KEY (session_id, position)) WITHOUT ROWID",
     ),
     DEAD_LETTERS,
+    (
+        "CREATE TABLE device_requests (device_id TEXT NOT NULL, request_id TEXT NOT NULL, fingerprint BLOB NOT NULL,"
+        " begun_at REAL NOT NULL, line INTEGER NOT NULL, status INTEGER, headers BLOB, body BLOB,"
+        " size INTEGER NOT NULL, PRIMARY KEY (device_id, request_id))",
+        "CREATE INDEX device_requests_by_age ON device_requests (begun_at)",
+        "CREATE INDEX device_requests_by_device ON device_requests (device_id, size)",
+        "CREATE TABLE request_audit (id INTEGER PRIMARY KEY, at REAL NOT NULL, device_id TEXT NOT NULL,"
+        " method TEXT NOT NULL, path TEXT NOT NULL, outcome TEXT NOT NULL)",
+    ),
 )
 """Step n makes a file of version n one of version n + 1. A step that has been released never changes."""
 

@@ -121,7 +121,13 @@ class AppChannel(Channel):
         )
 
     def handle_in(self, event: str, payload: Payload, ref: Any) -> Handled:
-        """`cursor {event_id, epoch?}`, how far this device has read → ok. Without an epoch: the one its events have."""
+        """`cursor {event_id, epoch?}`, how far this device has read → ok. Without an epoch: the one its events have.
+
+        `request {id, method, path, body?}` → ok `{status, headers, body}` (or `parts` in place of it), or error.
+        """
+        device = self.socket.identity
+        if event == "request" and isinstance(device, Device):
+            return self._home.requests.ask(self.socket, device, payload, ref)
         if event != "cursor":
             return UNKNOWN_EVENT
         said = read_cursor(payload)
@@ -160,6 +166,7 @@ class AppChannel(Channel):
         if home is not None:
             home.watchers.pop(self, None)
             home.waiting.pop(self, None)
+            home.requests.left(self.socket)
 
     # What the home does.
 

@@ -38,6 +38,7 @@ class _Join(Struct):
     name: str | None = None
     instance: _Short | None = None
     backfill: bool = False
+    requests: bool = False
 
 
 class _Event(Struct):
@@ -105,6 +106,8 @@ class ServerChannel(Channel):
             changed = home.join(self, request.epoch, head, name, request.instance, now, backfill=request.backfill)
         except Refused as refusal:
             return Refuse({"reason": refusal.reason, **refusal.details})
+        home.requests.lost()  # of the link that it takes over
+        home.requests.able = request.requests
         self._home = home
         self._events_topic = events_topic(identity.server_id)
         self._hub.flush(self._events_topic)
@@ -124,10 +127,11 @@ class ServerChannel(Channel):
         )
 
     def joined(self) -> None:
-        """The home has its answer: ask it for what its apps wait for."""
+        """The home has its answer: from now on it may be asked, at once for what its apps wait for."""
         backfill = self._home.backfill
         if self._home.holder is not self:
             return  # somebody took over meanwhile
+        self._home.requests.opened(self.socket.push)
         if backfill.able:
             backfill.opened(self._ask)
         else:
@@ -141,6 +145,7 @@ class ServerChannel(Channel):
         """`session_event {event, prev_id}` and `session_events {events, prev_id}` → ok `{acked_id}`.
 
         `backfill_page {id, events, floor}` or `{id, error}`, the answer to our push `backfill` → ok.
+        `response` and `body_part`, the answer to our push `request` → ok, or error `gone` when nobody waits for it.
         """
         if isinstance(payload, Binary):
             return self._refused("bad_push")
@@ -159,7 +164,17 @@ class ServerChannel(Channel):
                 return self._take_page(_PAGE.decode(payload))
         except (msgspec.MsgspecError, RecursionError):
             return self._refused("bad_push")
+        if event in ("response", "body_part"):
+            return self._answer(event, payload, ref)
         return UNKNOWN_EVENT
+
+    def _answer(self, event: str, payload: Payload, ref: Any) -> Handled:
+        requests = self._home.requests
+        if self._home.holder is not self:
+            return self._refused("stale_link")
+        if event == "response":
+            return requests.answered(payload)
+        return requests.part(payload, lambda reply: self.socket.reply(ref, reply))
 
     def too_soon(self, retry_after_ms: int) -> Reply:
         """The forwarder waits, and goes on behind `acked_id`."""
@@ -227,6 +242,7 @@ class ServerChannel(Channel):
         """
         home = getattr(self, "_home", None)
         if home is not None and home.leave(self, self._clock.now()):
+            home.requests.lost()
             for watcher in tuple(home.watchers):
                 watcher.home_left()
             asyncio.get_running_loop().call_later(self._config.status_grace, home.show_absence, home.link)

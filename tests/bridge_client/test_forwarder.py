@@ -63,6 +63,7 @@ async def test_what_is_said_on_the_wire() -> None:
         "name": "a home",
         "instance": "one",
         "backfill": True,
+        "requests": False,
     }
     assert batch[2:] == [f"server:{SERVER_ID}", "session_events", {"events": events[:3], "prev_id": None}]
     assert single[2:] == [f"server:{SERVER_ID}", "session_event", {"event": events[3], "prev_id": "3"}]

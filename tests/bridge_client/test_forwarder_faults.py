@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge_client.dial import Wire
-from bridge_client.forwarder import Replaced
+from bridge_client.home_topic import Replaced
 from bridge_client.store.memory import MemoryStore
 from tests.bridge_client.forwarding import SERVER_ID, Cut, Memory, Sparse, a_forwarder, a_store, ids, running
 from tests.bridge_client.scripted_hub import (

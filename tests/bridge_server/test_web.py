@@ -14,7 +14,7 @@ from tests.support.programs import require
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(FOLDER.glob("*.js"))
-LOGIC_LIMIT = 13_500
+LOGIC_LIMIT = 17_500
 
 
 @pytest.mark.requires("node")

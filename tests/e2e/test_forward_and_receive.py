@@ -12,7 +12,8 @@ import pytest
 from bridge_client.app_client import AppClient, CaughtUp, Event, Gap, Place, ServerStatus
 from bridge_client.cursor import CursorFile
 from bridge_client.dial import CredentialRefused, WebSocketDialler, Wire
-from bridge_client.forwarder import Forwarder, Limits, Replaced
+from bridge_client.forwarder import Forwarder, Limits
+from bridge_client.home_topic import Replaced
 from bridge_client.link import JoinRejected, Link
 from bridge_client.sources import Source
 from bridge_client.sources.store import StoreSource

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge_client.app_client import AppClient, Event, Gap
-from bridge_client.forwarder import Replaced
+from bridge_client.home_topic import Replaced
 from bridge_client.store.sqlite import SqliteStore
 from bridge_server.app import Hub
 from tests.bridge_client.scripted_hub import NoWait

@@ -6,7 +6,7 @@ frames, may stop taking bytes, and shows what came, write by write.
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -272,9 +272,17 @@ class Bench:
         """A new connection of a home."""
         return HomeWire(self, Server(1, server_id, "the den"), V2)
 
-    def app(self, server_id: str = SERVER_ID, codec: Codec = V2, *, device_id: str = "d", name: str = "phone") -> Wire:
+    def app(
+        self,
+        server_id: str = SERVER_ID,
+        codec: Codec = V2,
+        *,
+        device_id: str = "d",
+        name: str = "phone",
+        scopes: Iterable[str] = ("view",),
+    ) -> Wire:
         """A new connection of an app."""
-        return Wire(self, Device(2, device_id, server_id, name, frozenset({"view"})), codec)
+        return Wire(self, Device(2, device_id, server_id, name, frozenset(scopes)), codec)
 
     def stranger(self, identity: Identity | None) -> Wire:
         """A connection of somebody else."""

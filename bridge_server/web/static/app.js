@@ -5,6 +5,7 @@
  * @module app
  */
 
+import { Composer, dismiss, questions } from "./ask.js";
 import { redeem } from "./bridge.js";
 import { Home, kept } from "./home.js";
 import { Journal } from "./journal.js";
@@ -25,6 +26,7 @@ let shown = null; // {home, id} of the session in front
 let drawing = false;
 
 const transcript = new TranscriptView($("scroller"), $("scroller").parentElement);
+const composer = new Composer($("composer"), announce);
 
 // Words.
 
@@ -102,6 +104,7 @@ function add(device) {
       if (document.hidden || shown?.home !== home || (session && shown.id !== session.id)) return;
       if (event.type === "final") announce(`Assistant: ${said(event.messages?.at(-1)) || "done"}`);
       else if (event.type === "error") announce(`Error: ${event.detail ?? ""}`);
+      else if (event.type === "tool_approval_requested") announce("The agent asks for your permission.");
       else if (/_notification_created$/.test(event.type)) announce(`Notification: ${event.display?.title ?? event.notification?.title ?? ""}`);
     },
     connected() {
@@ -181,7 +184,7 @@ function section(home) {
       if (over && !wasOver) node.parentElement?.append(node); // what is over comes last
       wasOver = over;
       gap.draw();
-      drawCards(notices, home, home.transcript.notices);
+      drawCards(notices, home, home.transcript);
       drawSessions();
     },
   };
@@ -197,7 +200,7 @@ function sessionLink(home, session) {
       const unseen = home.unseen.has(session.id) && !front;
       setText(title, titleOf(session));
       setText(last, (session.said?.text ?? "").slice(-4000).trim().slice(0, 160));
-      const stands = session.working.size ? "working" : session.failed ? "failed" : "";
+      const stands = session.approvals.size ? "asks" : session.working.size ? "working" : session.failed ? "failed" : "";
       setText(state, [stands, unseen ? "new" : ""].filter(Boolean).join(" · "));
       state.className = `tag ${stands}`;
       if (front) link.setAttribute("aria-current", "page");
@@ -230,12 +233,35 @@ function gapNotice(home) {
   };
 }
 
-function drawCards(place, home, notices) {
-  const open = [...notices.values()].filter((notice) => !kept.isHidden(home.id, notice));
+/** The notifications of a session, or those of a home that belong to none. */
+function drawCards(place, home, session) {
+  const open = [...session.notices.values()].filter((notice) => !kept.isHidden(home.id, notice));
   const key = JSON.stringify(open);
   if (place.dataset.key === key) return;
   place.dataset.key = key;
-  place.replaceChildren(...cards(open, (notice) => (kept.hide(home.id, notice), draw())));
+  const dismissing = home.may("approve");
+  const act = async (notice, button) => {
+    button.disabled = true;
+    const problem = dismissing ? await dismiss(home, session === home.transcript ? null : session, notice) : null;
+    button.disabled = false;
+    if (problem) return announce(problem), setText(noteOf(button), problem); // what home keeps stays in sight
+    kept.hide(home.id, notice);
+    draw();
+  };
+  place.replaceChildren(...cards(open, dismissing ? "Dismiss" : "Hide", act));
+}
+
+function noteOf(button) {
+  const card = button.closest(".card");
+  if (!card.querySelector(".problem")) card.append(el("p", { class: "problem" }));
+  return card.querySelector(".problem");
+}
+
+function drawQuestions(place, home, session) {
+  const key = JSON.stringify([home.id, session.id, ...session.approvals.values()]);
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  place.replaceChildren(...questions(home, session));
 }
 
 // The session in front.
@@ -250,7 +276,9 @@ function drawSession() {
   setText($("session-home"), `${home.name}${session.working.size && home.state.state === "online" ? " · working…" : ""}`);
   setText($("session-trouble"), detail ?? "");
   drawPill($("session-state"), kind, words);
-  drawCards($("session-notices"), home, session.notices);
+  drawCards($("session-notices"), home, session);
+  drawQuestions($("session-questions"), home, session);
+  composer.draw();
   transcript.draw();
 }
 
@@ -293,6 +321,7 @@ function route() {
   for (const id of ["start", "pair", "session"]) $(id).hidden = id !== page;
   shown = page === "session" ? { home, id: session } : null;
   transcript.show(shown && home.transcript.session(session));
+  composer.show(shown);
   $("pair-back").hidden = !homes.size;
   draw();
   if (page === "pair") $($("code").value ? "pair-button" : "code").focus();

@@ -7,6 +7,7 @@
  *       hubUrl: "https://hub.example", credential: device.credential, serverId: device.server_id,
  *       onEvent: (event) => console.log(event.type), onGap: console.warn, onState: console.info,
  *     }).start();
+ *     const answer = await bridge.request("POST", "/sessions/garden/send", { content: "water the roses" });
  *
  * No dependency, no DOM: it runs in browsers, in React Native and in Node (where there is no global WebSocket, hand one
  * in). It speaks Phoenix channels, version 2.0.0 of the serializer, and does connecting, heartbeats, resuming and
@@ -27,6 +28,8 @@ const RETRY_MS = [500, 30_000]; // reconnecting: full jitter over 0.5 s doubled 
 const REJOIN_MS = [250, 10_000];
 const SAVE_MS = 500;
 const QUEUE_LIMIT = 10_000;
+const REQUEST_MS = 60_000;
+const REQUEST_BYTES = 384 * 1024; // what the hub takes as a body; over the limit of a message it would end the socket
 const REFUSED = ["credential_revoked", "credential_invalid"];
 const ID = /^(0|[1-9]\d{0,15})$/; // at most 2^53 - 1, so comparing as numbers is exact
 
@@ -67,6 +70,11 @@ const ID = /^(0|[1-9]\d{0,15})$/; // at most 2^53 - 1, so comparing as numbers i
  * @typedef {{recovered: boolean, from: Cursor | null}} CaughtUp
  */
 
+/**
+ * The home's answer to a request: any HTTP status is one. `body` is the answer's JSON, null where there is none.
+ * @typedef {{id: string, ok: boolean, status: number, headers: Record<string, string>, body: any}} Answer
+ */
+
 /** The cursor that asks for everything the hub still holds. @type {Readonly<Cursor>} */
 export const START = Object.freeze({ epoch: null, id: "0" });
 
@@ -77,13 +85,16 @@ export class BridgeError extends Error {
    * @param {string} message
    * @param {number} status the HTTP status, 0 when unreachable
    * @param {number | null} retryAfterMs how long the hub asks to wait
+   * @param {{id?: string, sent?: boolean}} [request] of a request: its id, and whether home may have done it
    */
-  constructor(code, message, status = 0, retryAfterMs = null) {
+  constructor(code, message, status = 0, retryAfterMs = null, { id = null, sent = false } = {}) {
     super(message);
     this.name = "BridgeError";
     this.code = code;
     this.status = status;
     this.retryAfterMs = retryAfterMs;
+    this.id = id;
+    this.sent = sent;
   }
 }
 
@@ -174,6 +185,7 @@ export class Bridge {
   #listening = [];
   #queue = null;
   #wake = null;
+  #requests = new Map(); // by id, those without an answer
   #held = false; // the queue is full: not connected until it is drained
 
   /**
@@ -257,6 +269,42 @@ export class Bridge {
   probe() {
     if (this.#timers.has("retry")) this.#connect();
     else if (this.#socket && this.#opened) this.#beat(PROBE_MS);
+  }
+
+  /**
+   * Ask the home's API through the hub. A lost connection is waited for and the request sent again under its id, which
+   * makes it safe: what changes something is done once. With the same `id` you may also repeat it yourself later.
+   * @param {string} method
+   * @param {string} path e.g. `/sessions/garden/send`; build segments with encodeURIComponent
+   * @param {object} [body] JSON; a GET has none
+   * @param {{id?: string, timeout?: number}} [options] `id`: 8 to 128 letters, digits, - and _; `timeout` in ms
+   * @returns {Promise<Answer>}
+   * @throws {BridgeError} `server_offline`, `timeout`, `forbidden`, `rate_limited`, `idempotency_mismatch`, `too_large`,
+   *   `unsupported`, `in_flight`, `bad_push`, `bad_answer`, `closed`; `sent` says whether home may have done it
+   */
+  request(method, path, body, { id = this.newId(), timeout = REQUEST_MS } = {}) {
+    return new Promise((resolve, reject) => {
+      const fail = (code, message) => reject(new BridgeError(code, message, 0, null, { id }));
+      if (this.#isOver) return fail("closed", "this bridge has ended");
+      if (this.#requests.has(id)) return fail("in_flight", "a request of this id is under way");
+      const given = body !== undefined && body !== null;
+      if (given && utf8Length(JSON.stringify(body)) > REQUEST_BYTES) {
+        return fail("too_large", `a body has at most ${REQUEST_BYTES} bytes`);
+      }
+      const asked = { id, method, path, ...(given && { body }) };
+      const request = { asked, resolve, reject, ref: null, sent: false, parts: [] };
+      this.#requests.set(id, request);
+      this.#after(`request ${id}`, timeout, () => this.#failRequest(request, "timeout", "no answer in time"));
+      if (this.#join?.open) this.#sendRequest(request);
+    });
+  }
+
+  /** A random id for {@link request}, to be kept where it may have to be repeated. @returns {string} */
+  newId() {
+    const bytes = new Uint8Array(22);
+    if (globalThis.crypto?.getRandomValues) crypto.getRandomValues(bytes);
+    else bytes.forEach((_, at) => (bytes[at] = Math.random() * 256)); // React Native has none of its own
+    return Array.from(bytes, (byte) => ALPHABET[byte & 63]).join("");
   }
 
   async *[Symbol.asyncIterator]() {
@@ -378,6 +426,7 @@ export class Bridge {
     this.#socket = this.#join = null;
     for (const [target, type, heard] of this.#listening) target.removeEventListener(type, heard);
     this.#save();
+    for (const request of [...this.#requests.values()]) this.#failRequest(request, "closed", `the bridge has ended: ${reason}`);
     for (const name of [...this.#timers.keys()]) this.#clear(name);
     this.#tell(state, this.#options.now(), reason);
   }
@@ -401,7 +450,7 @@ export class Bridge {
     const from = this.#place;
     if (from) wishes.since_id = from.id;
     if (from?.epoch) wishes.epoch = from.epoch;
-    this.#join = { ref: String(this.#refs + 1), from, told: false, pending: true, caughtUp: false };
+    this.#join = { ref: String(this.#refs + 1), from, told: false, pending: true, caughtUp: false, open: false };
     this.#after("join", JOIN_MS, () => this.#drop());
     this.#send(this.#join.ref, this.#topic, "phx_join", wishes);
   }
@@ -413,7 +462,9 @@ export class Bridge {
   }
 
   #send(joinRef, topic, event, payload) {
-    this.#socket.send(JSON.stringify([joinRef, String(++this.#refs), topic, event, payload]));
+    const ref = String(++this.#refs);
+    this.#socket.send(JSON.stringify([joinRef, ref, topic, event, payload]));
+    return ref;
   }
 
   #receive(data) {
@@ -431,6 +482,8 @@ export class Bridge {
     if (!join || topic !== this.#topic || (joinRef !== null && joinRef !== join.ref)) return; // of an earlier join
     if (event === "session_event") this.#pass(payload.event, join);
     else if (event === "phx_reply" && ref === join.ref) this.#replied(payload, join);
+    else if (event === "phx_reply") this.#answeredRequest(ref, payload);
+    else if (event === "body_part") this.#takePart(payload);
     else if (event === "replay_complete") this.#replayed(payload, join);
     else if (event === "server_status") this.#heardOfHome(payload);
     else if (event === "phx_error") this.#reenter();
@@ -453,7 +506,9 @@ export class Bridge {
     if (join.told) this.#settle(epoch, head_id);
     else if (recovered) this.#settle(epoch, this.#place?.id ?? head_id);
     else if (this.#place && epoch) this.#place = { epoch: this.#place.epoch ?? epoch, id: this.#place.id };
+    join.open = true;
     this.#heardOfHome(server);
+    for (const request of this.#requests.values()) if (this.#join === join) this.#sendRequest(request);
   }
 
   #replayed({ epoch, to_id, recovered, gap }, join) {
@@ -521,6 +576,54 @@ export class Bridge {
     const state = home?.online && !join.pending ? "online" : "waiting";
     const since = this.#state.state === state ? this.#state.since : this.#options.now();
     this.#tell(state, since, null, join.caughtUp, home);
+  }
+
+  // Requests.
+
+  #sendRequest(request) {
+    request.parts = [];
+    request.ref = this.#send(this.#join.ref, this.#topic, "request", request.asked);
+    request.sent = true;
+  }
+
+  #answeredRequest(ref, { status, response }) {
+    const request = [...this.#requests.values()].find((one) => one.ref === ref);
+    if (!request) return; // given up meanwhile, or of an earlier join
+    if (status !== "ok") {
+      const { reason = "refused", message, retry_after_ms = null } = response;
+      const maybe = response.sent === true || reason === "timeout" || reason === "bad_answer";
+      this.#failRequest(request, reason, message ?? `the request was refused: ${reason}`, retry_after_ms, maybe);
+      return;
+    }
+    const inParts = typeof response.parts === "number";
+    let { body = null } = response;
+    if (inParts) {
+      try {
+        if (response.parts !== request.parts.length) throw new SyntaxError("parts are missing");
+        body = JSON.parse(request.parts.join(""));
+      } catch {
+        this.#failRequest(request, "bad_answer", "the answer can't be read");
+        return;
+      }
+    }
+    this.#forgetRequest(request);
+    const ok = response.status >= 200 && response.status < 300;
+    request.resolve({ id: request.asked.id, ok, status: response.status, headers: response.headers ?? {}, body });
+  }
+
+  #takePart({ id, index, text }) {
+    const request = this.#requests.get(id);
+    if (request && index === request.parts.length) request.parts.push(text);
+  }
+
+  #failRequest(request, code, message, retryAfterMs = null, sent = request.sent) {
+    this.#forgetRequest(request);
+    request.reject(new BridgeError(code, message, 0, retryAfterMs, { id: request.asked.id, sent }));
+  }
+
+  #forgetRequest(request) {
+    this.#requests.delete(request.asked.id);
+    this.#clear(`request ${request.asked.id}`);
   }
 
   // Telling, keeping, waiting.
@@ -593,6 +696,12 @@ export class Bridge {
     target?.addEventListener(type, heard);
     if (target) this.#listening.push([target, type, heard]);
   }
+}
+
+function utf8Length(text) {
+  let length = 0;
+  for (const sign of text) length += sign <= "\x7f" ? 1 : sign <= "\u07ff" ? 2 : sign.length === 1 ? 3 : 4;
+  return length;
 }
 
 function localStorageOrNull() {

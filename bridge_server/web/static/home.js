@@ -4,7 +4,7 @@
  * @module home
  */
 
-import { Bridge, START } from "./bridge.js";
+import { Bridge, BridgeError, START } from "./bridge.js";
 import { Transcript } from "./transcript.js";
 
 const KEEP_MS = 300; // events are written down in batches
@@ -12,7 +12,10 @@ const DEVICES = "session-bridge:devices";
 const HIDDEN = "session-bridge:hidden";
 const MOST_HIDDEN = 200;
 
-/** @typedef {{server_id: string, server_name: string, device_id: string, name: string, credential: string}} Paired */
+/**
+ * @typedef {{server_id: string, server_name: string, device_id: string, name: string, credential: string,
+ *   scopes?: string[]}} Paired
+ */
 
 const read = (key, fallback) => {
   try {
@@ -118,6 +121,22 @@ export class Home {
 
   retry() {
     this.#bridge?.probe();
+  }
+
+  /** Whether this browser was given a right: `view`, `approve` or `control`. */
+  may(scope) {
+    return Boolean(this.device.scopes?.includes(scope));
+  }
+
+  /** An id for a request that may have to be repeated. */
+  newId() {
+    return this.#bridge.newId();
+  }
+
+  /** @see Bridge.request; but nothing waits here for a home that is not there. */
+  async request(...asked) {
+    if (this.state.state !== "online") throw new BridgeError("server_offline", "home can't be reached now");
+    return this.#bridge.request(...asked);
   }
 
   /** Stop, and write down what is still to be written. */

@@ -78,6 +78,7 @@ export class Session {
   changed = new Set();
   notices = new Map();
   working = new Set(); // request ids
+  approvals = new Map(); // by id: what a request asks before it goes on, {id, request, name, args}
   touched = 0;
   title = "";
   said = null; // the item that said something last
@@ -183,9 +184,15 @@ export class Session {
     if (this.#requests.get(request)?.state !== "running") this.#requests.set(request, this.add({ kind: "request", state: "running" }));
   }
 
+  answered(event, word) {
+    this.approvals.delete(event.approval_id);
+    this.add({ kind: "note", text: `${word}: ${calledTool(event.tool_call).name}` });
+  }
+
   /** How a request ended stands behind all that it said. */
   ended(request, state) {
     this.working.delete(request);
+    for (const [id, asked] of this.approvals) if (asked.request === request) this.approvals.delete(id);
     this.close(request);
     const item = this.#requests.get(request);
     if (item && item.state !== "running") {
@@ -246,6 +253,17 @@ const HANDLERS = {
     for (const call of list(event.tool_calls)) {
       this.tool(request, call?.id ?? call?.tool_call_id, call?.function?.name).args = pretty(call?.function?.arguments);
     }
+  },
+  tool_approval_requested(event, request) {
+    if (typeof event.approval_id !== "string" || !request) return;
+    const { name, args } = calledTool(event.tool_call);
+    this.approvals.set(event.approval_id, { id: event.approval_id, request, name, args });
+  },
+  tool_approval_granted(event) {
+    this.answered(event, "Allowed");
+  },
+  tool_approval_denied(event) {
+    this.answered(event, "Not allowed");
   },
   tool_partial(event, request) {
     const { phase, payload } = event;
@@ -334,6 +352,13 @@ function* gist(value, depth = 0) {
       if (found.length) return yield* found;
     }
   }
+}
+
+/** What a tool call says it is: bare, or inside `function`. */
+function calledTool(call) {
+  const called = call?.function ?? call ?? {};
+  const name = textOf(called.name ?? call?.tool_name) || "a tool";
+  return { name, args: pretty(called.arguments ?? called.input) };
 }
 
 function pretty(text) {

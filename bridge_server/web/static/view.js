@@ -155,15 +155,15 @@ const ROWS = {
   },
 };
 
-/** The cards of notifications. `hide` is called with the notice whose button was pressed. */
-export function cards(notices, hide) {
+/** The cards of notifications. `act` is called with the notice whose button was pressed, which says `verb`. */
+export function cards(notices, verb, act) {
   return [...notices].map((notice) =>
     el(
       "article",
       { class: `card ${notice.severity}`, "data-notice": notice.id },
       el("h3", { dir: "auto" }, el("span", { class: "severity" }, notice.severity), notice.title),
       el("p", { dir: "auto" }, notice.body),
-      el("button", { type: "button", class: "quiet", "aria-label": `Hide: ${notice.title}`, onclick: () => hide(notice) }, "Hide"),
+      el("button", { type: "button", class: "quiet", "aria-label": `${verb}: ${notice.title}`, onclick: ({ target }) => act(notice, target) }, verb),
     ),
   );
 }

@@ -1,6 +1,6 @@
 """The viewer's stage: a hub behind a cable that can be cut, one home on it, and a real Chromium."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +43,12 @@ class Scene:
     def home(self, epoch: str = "epoch-1", head: int = 0) -> Any:
         return scripted_home(self.hub.url, self.server_id, self.home_token, epoch, "Attic workstation", head)
 
-    async def code(self) -> dict[str, Any]:
+    async def code(self, scopes: Sequence[str] | None = None) -> dict[str, Any]:
         """Ask for a pairing code, as the home does."""
+        wanted = {} if scopes is None else {"scopes": list(scopes)}
         headers = {"Authorization": f"Bearer {self.home_token}"}
         url = f"{self.hub.url}/api/pairing/codes"
-        async with aiohttp.ClientSession() as web, web.post(url, json={}, headers=headers) as answer:
+        async with aiohttp.ClientSession() as web, web.post(url, json=wanted, headers=headers) as answer:
             assert answer.status == 201, await answer.text()
             issued: dict[str, Any] = await answer.json()
             return issued
@@ -67,10 +68,10 @@ class Scene:
         for context in self.browser.contexts:
             await context.close()
 
-    async def paired(self, page: Page | None = None, **options: Any) -> Page:
+    async def paired(self, page: Page | None = None, *, scopes: Sequence[str] | None = None, **options: Any) -> Page:
         """A page that has been paired by link."""
         page = page or await self.page(**options)
-        await page.goto((await self.code())["link"])
+        await page.goto((await self.code(scopes))["link"])
         await page.get_by_role("button", name="Pair", exact=True).click()
         await expect(page.get_by_role("heading", name="Attic workstation")).to_be_visible()
         return page

@@ -69,7 +69,7 @@ async def test_pair_by_code_and_watch_a_session_live(scene: Scene) -> None:
         await expect(tools.first.locator("pre").last).to_contain_text("skipped: threshold 2.0 mm")
         card = page.get_by_role("article").filter(has_text="Watering skipped")
         await expect(card).to_contain_text("warning")
-        await card.get_by_role("button", name="Hide: Watering skipped").click()
+        await card.get_by_role("button", name="Dismiss: Watering skipped").click()
         await expect(card).to_have_count(0)
     assert page.complaints == []  # type: ignore[attr-defined]
 

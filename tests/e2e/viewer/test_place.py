@@ -45,7 +45,7 @@ async def test_the_first_opening_stands_at_the_end_and_stays_there_through_any_l
         await home.tell(noticed(3))
         await cards_are(page, 4)
         await page.wait_for_function(AT_END)
-        await page.get_by_role("button", name="Hide: Notice 3").click()
+        await page.get_by_role("button", name="Dismiss: Notice 3").click()
         await cards_are(page, 3)
         await page.wait_for_function(AT_END)
         for size in ({"width": 390, "height": 420}, {"width": 320, "height": 700}, {"width": 844, "height": 390}):
