@@ -183,7 +183,7 @@ def test_nobody_ends_a_home_by_accident(shell: Shell, monkeypatch: pytest.Monkey
         (("revoke", "a" * 26), 1, "bridge-server servers list"),
         (("revoke", "x"), 1, "devices list"),
         (("revoke", "1"), 1, "operators list"),
-        (("servers", "list", "--database", "/dev/null/x"), 1, "/dev/null"),
+        (("servers", "add", "x", "--database", "/dev/null/x"), 1, "/dev/null"),
         (("serve", "--port", "70000"), 2, "--port"),
         (("serve", "--log-level", "LOUD"), 2, "LOUD"),
         (("nonsense",), 2, "nonsense"),

@@ -180,7 +180,7 @@ async def test_people_see_code_link_and_qr_and_stopping_closes_the_code(bench: B
     pairing = await bench.start("bridge_client.cli", "pair", "--hub-url", bench.url)
     assert pairing.stdout is not None
     async with asyncio.timeout(SECONDS):
-        shown = (await pairing.stdout.readuntil(b"(serves once)\n")).decode()
+        shown = (await pairing.stdout.readuntil(b"(serves once, until ")).decode()
     assert "▀" in shown
     assert "█" in shown
     link = next(word for word in shown.split() if "#pair=" in word)

@@ -20,7 +20,7 @@ async def older(url: str, headers: Mapping[str, str]) -> Wire:
     send = wire.send
 
     async def without(data: bytes) -> None:
-        await send(data.replace(b',"backfill":true}', b"}"))
+        await send(data.replace(b',"backfill":true', b""))
 
     wire.send = without  # type: ignore[method-assign]
     return wire

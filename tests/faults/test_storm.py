@@ -70,7 +70,7 @@ async def test_everybody_is_back_with_everything_and_the_home_is_not_asked(tmp_p
         back = await asyncio.gather(*map(comes, range(APPS)))
 
         assert back == [list(range(BEFORE + 1, BEFORE + MISSED + 1))] * APPS
-        assert port.refusals == {}
+        assert port.refusals.counts == {}
         assert hub.budget.used == 0
         home.send_text('[null,"beat","phoenix","heartbeat",{}]')
         assert json.loads(await home.text())[1] == "beat", "nothing else came to the home"
