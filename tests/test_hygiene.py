@@ -112,6 +112,20 @@ def test_the_ban_finds_what_it_forbids_and_nothing_else(name: str) -> None:
     assert [text for text in ban.innocent if ban.pattern.search(text)] == []
 
 
+def test_no_file_is_kept_that_is_to_be_ignored() -> None:
+    """What a program makes for itself, and `.gitignore` names, has no place in the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: nothing tells the project's files from others")
+    assert listed.stdout == ""
+
+
 def test_no_file_names_this_checkout() -> None:
     """Whatever the folder of this checkout and of this user are called, no file may know."""
     here = {str(ROOT), str(Path.home())} - {"/", "/root"}
