@@ -1,8 +1,6 @@
 """The long-poll section of docs/wire.md, run: its curl commands against a real hub, its tables against the code."""
 
-import asyncio
 import json
-import os
 import re
 from pathlib import Path
 
@@ -10,24 +8,12 @@ import pytest
 
 from bridge_server.app import Hub
 from bridge_server.transports.longpoll_wire import Status
+from tests.support.curl import curl
 from tests.test_docs import section, tables
 
 WIRE = Path(__file__).resolve().parent.parent / "docs" / "wire.md"
 TEXT = section(WIRE, "Long polling")
 EXAMPLES = re.findall(r"```bash\n(.*?)```\n\n```json\n(.*?)```", TEXT, re.DOTALL)
-
-
-async def run(command: str, variables: dict[str, str]) -> str:
-    script = command.replace("curl ", "curl --silent --show-error --noproxy '*' ", 1)
-    process = await asyncio.create_subprocess_exec(
-        *("bash", "-euc", script),
-        env={"PATH": os.environ["PATH"], **variables},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, complaint = await asyncio.wait_for(process.communicate(), 30)
-    assert not complaint, (command, complaint)
-    return out.decode()
 
 
 @pytest.mark.requires("curl", "bash")
@@ -37,7 +23,8 @@ async def test_every_command_of_the_section_answers_as_shown(hub: Hub) -> None:
     variables = {"HUB": hub.url, "CREDENTIAL": token, "SERVER_ID": server.server_id, "TOKEN": ""}
     assert len(EXAMPLES) == TEXT.count("```bash\n") == 4
     for command, shown in EXAMPLES:
-        got = json.loads(await run(command, variables))
+        _, body = await curl(command, variables)
+        got = json.loads(body)
         wanted = json.loads(shown)
         variables["TOKEN"] = got.get("token") or variables["TOKEN"]
         if "token" in wanted:

@@ -1,8 +1,6 @@
 """docs/pairing.md, run: every curl command against a real hub, every answer compared with the one that is shown."""
 
-import asyncio
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ import pytest
 
 from bridge_server.app import Hub
 from protocol.errors import API_ERRORS
+from tests.support.curl import curl
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "pairing.md"
@@ -66,17 +65,8 @@ async def test_every_command_of_the_page_answers_as_shown(hub: Hub, page: Path, 
     found = examples(page)
     assert len(found) == page.read_text().count("```sh\n") == commands
     for command, status, shown in found:
-        script = command.replace("curl ", "curl --silent --show-error --noproxy '*' --write-out '\\n%{http_code}' ", 1)
-        process = await asyncio.create_subprocess_exec(
-            *("bash", "-euc", script),
-            env={"PATH": os.environ["PATH"], **variables},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, complaint = await asyncio.wait_for(process.communicate(), 30)
-        assert not complaint, (command, complaint)
-        body, _, answered = out.decode().rpartition("\n")
-        assert int(answered) == status, (command, body)
+        answered, body = await curl(command, variables)
+        assert answered == status, (command, body)
         got = json.loads(body) if body else None
         compare(shown, got)
         if isinstance(got, dict):

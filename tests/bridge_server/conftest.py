@@ -1,10 +1,16 @@
-"""Which event loop a test runs on: the driver and what stands on it run on both, the hub's own being uvloop."""
+"""A hub with the recorded server's mounts; and which event loop a test runs on.
+
+The driver and what stands on it run on both loops, the hub's own being uvloop.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
+
+from tests.support.recorded_server import RecordedServer, recorded_server
 
 ON_BOTH_LOOPS = {"test_websocket_driver.py", "test_peer.py", "test_longpoll_sessions.py"}
 
@@ -15,3 +21,9 @@ def pytest_asyncio_loop_factories(
     if item.path.name in ON_BOTH_LOOPS:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[RecordedServer]:
+    async with recorded_server(tmp_path) as server:
+        yield server

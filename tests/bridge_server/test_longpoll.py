@@ -4,22 +4,15 @@ import asyncio
 import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.longpoll_client import LongPollClient, longpoll_client
 from tests.support.raw_socket import RawSocket
-from tests.support.recorded_server import PREFIX, RecordedServer, recorded_server
+from tests.support.recorded_server import PREFIX, RecordedServer
 
 PATH = f"{PREFIX}/socket/longpoll"
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[RecordedServer]:
-    async with recorded_server(tmp_path) as server:
-        yield server
 
 
 def url(server: RecordedServer) -> str:

@@ -6,7 +6,6 @@ import json
 import tracemalloc
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,16 +18,10 @@ from bridge_server.transports.longpoll_session import Session
 from protocol.codec import V2
 from tests.support.longpoll_client import LongPollClient, longpoll_client
 from tests.support.raw_socket import RawSocket
-from tests.support.recorded_server import PREFIX, RecordedServer, recorded_server
+from tests.support.recorded_server import PREFIX, RecordedServer
 
 PATH = f"{PREFIX}/small/longpoll"
 """A mount that takes messages of at most 992 bytes."""
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[RecordedServer]:
-    async with recorded_server(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,27 +12,10 @@ from bridge_server.peer import MAX_WAITING
 from protocol.frames import Payload, raw
 from tests.support.probe_channel import Probe
 from tests.support.raw_socket import CLOSE, RawSocket, frame
-from tests.support.recorded_server import PREFIX, RecordedServer, recorded_server
+from tests.support.recorded_server import RecordedServer, connected, text
 
 OK: dict[str, Any] = {"status": "ok", "response": {}}
 CRASH = {"reason": "channel_crash"}
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[RecordedServer]:
-    async with recorded_server(tmp_path) as server:
-        yield server
-
-
-@asynccontextmanager
-async def connected(server: RecordedServer, vsn: str = "2.0.0") -> AsyncIterator[RawSocket]:
-    async with RawSocket(server.port) as socket:
-        assert (await socket.upgrade(f"{PREFIX}/socket/websocket?vsn={vsn}")).status == 101
-        yield socket
-
-
-def text(*slots: Any) -> bytes:
-    return frame(json.dumps(slots).encode())
 
 
 def heartbeat(ref: str) -> bytes:

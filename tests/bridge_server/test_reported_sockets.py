@@ -5,8 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +24,12 @@ from protocol import server as machine
 from protocol.errors import CLOSE_CODES
 from tests.support.processes import until
 from tests.support.raw_socket import CLOSE, TEXT, RawSocket, frame, head
-from tests.support.recorded_server import PREFIX, RecordedServer, recorded_server
+from tests.support.recorded_server import RecordedServer, connected, text
 from tests.support.running_hub import running_hub
 from tests.support.scripted_home import scripted_home
 
 ROOT = Path(__file__).resolve().parents[2]
 OK: dict[str, Any] = {"status": "ok", "response": {}}
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[RecordedServer]:
-    async with recorded_server(tmp_path) as server:
-        yield server
-
-
-@asynccontextmanager
-async def connected(server: RecordedServer, vsn: str = "2.0.0") -> AsyncIterator[RawSocket]:
-    async with RawSocket(server.port) as socket:
-        assert (await socket.upgrade(f"{PREFIX}/socket/websocket?vsn={vsn}")).status == 101
-        yield socket
-
-
-def text(*slots: Any) -> bytes:
-    return frame(json.dumps(slots).encode())
 
 
 async def read(socket: RawSocket) -> Any:

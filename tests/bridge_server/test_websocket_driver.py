@@ -18,12 +18,6 @@ SOCKET = f"{PREFIX}/socket/websocket?vsn=2.0.0"
 SMALL = f"{PREFIX}/small/websocket?vsn=2.0.0"
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[RecordedServer]:
-    async with recorded_server(tmp_path) as server:
-        yield server
-
-
 @asynccontextmanager
 async def connected(server: RecordedServer, path: str = SOCKET) -> AsyncIterator[RawSocket]:
     async with RawSocket(server.port) as socket:

@@ -45,7 +45,7 @@ class Cable:
         """Reset every connection, on both ends and without a goodbye, and let no new one through."""
         self._whole = False
         for end in self._ends:
-            _reset(end)
+            reset(end)
 
     def mend(self) -> None:
         """Let connections through again."""
@@ -53,7 +53,7 @@ class Cable:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._whole:
-            _reset(writer)
+            reset(writer)
             return
         self.accepted += 1
         self._ends.add(writer)
@@ -61,7 +61,7 @@ class Cable:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
             self._ends.discard(writer)
-            _reset(writer)
+            reset(writer)
             return
         self._ends.add(far_writer)
         for source, sink in ((reader, far_writer), (far_reader, writer)):
@@ -71,18 +71,23 @@ class Cable:
         if not self._whole:
             self.cut()
 
+    async def carry(self, data: bytes, sink: asyncio.StreamWriter) -> None:
+        """Hand on what one end has sent. An OSError ends the connection."""
+        sink.write(data)
+        await sink.drain()
+
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65_536):
-                sink.write(data)
-                await sink.drain()
+                await self.carry(data, sink)
         except OSError:
             pass  # a reset of one end: the other end hears of it by the close below
         self._ends.discard(sink)
         sink.close()
 
 
-def _reset(end: asyncio.StreamWriter) -> None:
+def reset(end: asyncio.StreamWriter) -> None:
+    """End a connection without a goodbye."""
     line = end.get_extra_info("socket")
     if line is not None and line.fileno() >= 0:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

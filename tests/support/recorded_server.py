@@ -4,9 +4,11 @@ Its credentials are real ones: `uid=X` in the query stands for a device of that 
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from bridge_server.app import Hub
 from bridge_server.auth import BEARER_SUBPROTOCOL, Credentials, Device, Identity, Operator, Refused, credential
@@ -15,6 +17,7 @@ from bridge_server.clock import Clock
 from bridge_server.config import Config
 from bridge_server.message import Message
 from bridge_server.transports.handshake import Authenticate, Mount, Pairs
+from tests.support.raw_socket import RawSocket, frame
 from tests.support.room_channel import add_test_channels
 
 PREFIX = "/recorded"
@@ -112,3 +115,16 @@ async def recorded_server(folder: Path, *more: tuple[str, dict[str, object]]) ->
             yield server
     finally:
         credentials.close()
+
+
+@asynccontextmanager
+async def connected(server: RecordedServer, vsn: str = "2.0.0") -> AsyncIterator[RawSocket]:
+    """A WebSocket to the first of its mounts."""
+    async with RawSocket(server.port) as socket:
+        assert (await socket.upgrade(f"{PREFIX}/socket/websocket?vsn={vsn}")).status == 101
+        yield socket
+
+
+def text(*slots: Any) -> bytes:
+    """A frame with one message, as a client sends it."""
+    return frame(json.dumps(slots).encode())
