@@ -191,7 +191,7 @@ async def test_a_flood_of_empty_fragments_is_closed_and_holds_nobody_up(server: 
     async with connected(server) as flooder, connected(server) as other:
         flooder.send(frame(b"", TEXT, fin=False) + frame(b"", CONTINUATION, fin=False) * 200_000)
         other.send_text(heartbeat("meanwhile"))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await beats(other, "meanwhile")
         closed = await flooder.receive()
         assert closed is not None
@@ -435,7 +435,7 @@ async def test_a_peer_that_pings_and_never_reads_is_cut_and_holds_nobody_up(
         most = 0
         while not closing(server):
             deaf.send(burst)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(20):
                 await alive(other)
             most = max(most, server.hub.budget.used)
         held = _held(server)
