@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from benchmarks.generator import Load, Run, cpu_seconds, percentiles
-from benchmarks.servers import GENERATOR_CORE, HUB, Running, end, line_of, program, running, start
+from benchmarks.servers import CORES, HUB, Running, end, line_of, program, running, start
 
 LIVE: Final = Load(apps=1000, events=500, rate=50, warm_up=50, publishers=False)
 CATCH_UP: Final = Load(apps=1, events=100_000, publishers=False, settle=0.1)
@@ -36,7 +36,8 @@ async def _home(hub: Running, load: Load) -> AsyncIterator[asyncio.subprocess.Pr
     tenant = hub.ready["tenants"][0]
     with TemporaryDirectory(prefix="bench-home-") as directory:
         arguments = (directory, str(load.events), str(load.rate), str(load.size))
-        process = await start((*program("home"), *arguments), core=GENERATOR_CORE)  # the hub has its own
+        # On whichever core has room: a home does not share its own with a generator of load.
+        process = await start((*program("home"), *arguments), cores=CORES)
         try:
             credential = {
                 "hub_url": f"http://127.0.0.1:{hub.port}",

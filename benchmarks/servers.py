@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -73,7 +73,7 @@ class Running(NamedTuple):
 @asynccontextmanager
 async def running(system: System, groups: int = 1) -> AsyncIterator[Running]:
     """Run a system on the server's core; ended at the end. Raises RuntimeError when it does not start."""
-    process = await start((*system.command, str(groups)), core=SERVER_CORE)
+    process = await start((*system.command, str(groups)), cores=[SERVER_CORE])
     try:
         ready: dict[str, Any] = {}
         while "port" not in ready:
@@ -83,15 +83,15 @@ async def running(system: System, groups: int = 1) -> AsyncIterator[Running]:
         await end(process)
 
 
-async def start(command: tuple[str, ...], *, core: int) -> asyncio.subprocess.Process:
-    """Start one program in the repository, on one core."""
+async def start(command: tuple[str, ...], *, cores: Collection[int]) -> asyncio.subprocess.Process:
+    """Start one program in the repository, on these cores."""
     return await asyncio.create_subprocess_exec(
         *command,
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 24,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
 
 

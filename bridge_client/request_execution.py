@@ -10,7 +10,9 @@ One request a session: a second one is refused while it runs. What is told of a 
     request_completed              last and once, whatever happened (A45, A46)
 
 The last two lines and the end of the request are stored as one. A request that a home leaves behind, because it stops
-or is killed, ends with an `error`: when it stops, or at its next start (`recover`).
+or is killed, ends with an `error`: when it stops, or at its next start (`recover`). What a request has told whole is in
+the history when it is over, also where its runner did not come to the checkpoint: who loads the session later reads on
+behind its cursor, and would miss it (row A96).
 """
 
 import asyncio
@@ -26,6 +28,7 @@ import msgspec
 from bridge_client import session_rules as rules
 from bridge_client.clock import Clock
 from bridge_client.runners import Checkpoint, Message, Request, Runner, RunnerError
+from bridge_client.runners.told import CAPTURED, ToldMessages
 from bridge_client.running_request import (
     APPROVAL_SECONDS,
     MAX_APPROVALS,
@@ -92,6 +95,7 @@ class RequestExecution:
         for record in left:
             assert record.request_id is not None
             about = {"session_id": record.session_id, "request_id": record.request_id}
+            await self._capture(record.session_id, record.request_id)
             await self._sessions.end(record.session_id, record.request_id, _last(about, _error(STOPPED)))
             log.warning("request %s of session %s: %s", record.request_id, record.session_id, STOPPED)
         return len(left)
@@ -203,6 +207,10 @@ class RequestExecution:
     async def _end(self, running: Running, about: Mapping[str, str], failure: Json | None) -> None:
         for pause in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
             try:
+                async with running.capturing:  # a checkpoint that is under way comes first
+                    if running.uncaptured:
+                        await self._capture(running.session_id, running.request_id)
+                        running.uncaptured = False
                 await self._sessions.end(running.session_id, running.request_id, _last(about, failure))
                 break
             except InvalidEvent as error:
@@ -239,9 +247,26 @@ class RequestExecution:
                 elif running.wants(item):
                     await self.tell(running, item)
 
+    async def _capture(self, session_id: str, request_id: str) -> None:
+        """A checkpoint of what was told whole behind the last one. Raises StoreError."""
+        after = (await self._sessions.get(session_id)).cursor_event_id
+        told = ToldMessages()
+        while page := await self._store.list(since_id=after, session_id=session_id, request_id=request_id):
+            for stored in page:
+                told.add(msgspec.json.decode(stored.data))
+            after = page[-1].event_id
+        messages = told.take_answered()
+        if messages:
+            try:
+                await self._sessions.checkpoint(session_id, request_id, messages)
+            except SessionError as error:
+                log.warning("request %s: what it said last stays out of its session: %s", request_id, error)
+
     async def _checkpoint(self, running: Running, checkpoint: Checkpoint) -> None:
         session_id, request_id = running.session_id, running.request_id
-        await self._sessions.checkpoint(session_id, request_id, checkpoint.messages)
+        async with running.capturing:
+            await self._sessions.checkpoint(session_id, request_id, checkpoint.messages)
+            running.uncaptured = False
         if self._on_checkpoint is not None:
             try:
                 self._on_checkpoint(session_id, request_id, checkpoint.messages)
@@ -252,6 +277,7 @@ class RequestExecution:
         """Publish an event of the request, unless it is over or the event is internal (A56, A80)."""
         shown = agent_app.public(event)
         if shown is not None and not running.stopped.done():
+            running.uncaptured = running.uncaptured or shown.get("type") in CAPTURED
             named = {"session_id": running.session_id, "request_id": running.request_id}
             await self._store.publish({**shown, **named})
 

@@ -59,6 +59,9 @@ class Running:
         """Done when it was cancelled, with "cancelled", or with the home, with "stopped"."""
         self.open: dict[str, tuple[Approval, asyncio.Future[bool]]] = {}
         self.decided: dict[str, bool] = {}
+        self.uncaptured = False
+        """Whether messages were told that no checkpoint holds."""
+        self.capturing = asyncio.Lock()
 
     @property
     def approvals(self) -> list[Approval]:

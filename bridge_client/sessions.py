@@ -11,6 +11,7 @@
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -32,7 +33,8 @@ MAX_PAGE_MESSAGES: Final = 1_000
 DEFAULT_AGENT: Final = "default"
 Json = dict[str, Any]
 
-_TRIES: Final = 8
+_TRIES: Final = 24
+_LONGEST_PAUSE: Final = 0.1
 _encode: Final = msgspec.json.encode
 _decode: Final = msgspec.json.Decoder(Json).decode
 _decode_message: Final = msgspec.json.Decoder(Message).decode
@@ -305,14 +307,15 @@ class Sessions:
     async def _change(self, session_id: str, think: _Thought, *, idle: bool = False) -> SessionRecord:
         lock = self._locks.setdefault(session_id, asyncio.Lock())
         async with lock:
-            for _ in range(_TRIES):
+            for tries in range(_TRIES):
                 record = await self.get(session_id)
                 if idle and record.request_id is not None:
                     raise RequestRunning(session_id, record.request_id)
                 try:
                     change = await think(replace(record, updated_at=rfc3339(self._clock.wall())))
                     made, _ = await self._records.apply(change)
-                except RecordMoved:
+                except RecordMoved:  # a pause of another length for each, or two who meet once meet again
+                    await self._clock.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.001 * 2**tries)))  # noqa: S311
                     continue
                 return made
         raise StoreError(f"another process keeps changing session {session_id}; run one home for each store")

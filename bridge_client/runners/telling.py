@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from bridge_client.clock import Clock, SystemClock
-from bridge_client.runners import Checkpoint, EventCallback, Json, Message, Request, RunnerError
+from bridge_client.runners import Checkpoint, EventCallback, Json, Request, RunnerError
 from bridge_client.runners.stamping import stamps
+from bridge_client.runners.told import ToldMessages
 from protocol.events.provider_error import provider_error
 from protocol.events.session_manager import Draft, stamp
 from protocol.events.views import AgentAppView
@@ -35,7 +36,7 @@ class Telling:
         self._on_event = on_event
         self._view = AgentAppView()
         self._number = 0
-        self._pending: list[Message] = []
+        self._messages = ToldMessages()
         self._failure: Draft | None = None
         self._ended = False
 
@@ -51,8 +52,8 @@ class Telling:
 
     def checkpoint(self) -> Iterator[Checkpoint]:
         """The messages that no Checkpoint has held yet, if there are any."""
-        if self._pending:
-            messages, self._pending = self._pending, []
+        messages = self._messages.take()
+        if messages:
             yield Checkpoint(messages)
 
     def outcome(self) -> RunnerError | None:
@@ -86,6 +87,7 @@ class Telling:
         event = self._canonical(draft)
         if draft.type == "run_started" and isinstance(theirs := draft.data.get("provider_session_id"), str):
             self.provider_session_id = theirs
+            self._messages.metadata = {"provider_session_id": theirs}
         if draft.type in _FAILURES or (draft.type == "error_occurred" and draft.data.get("fatal") is not False):
             self._failure = draft
         elif draft.type == "run_completed" and self._failure is not None:  # it went on all the same
@@ -123,7 +125,7 @@ class Telling:
         yield told
         if type == "tool_calls":
             yield from self._starts_of(told["tool_calls"])
-        self._remember(told)
+        self._messages.add(told)
         if type == "tool_results":
             yield from self.checkpoint()
 
@@ -138,22 +140,6 @@ class Telling:
         for message in messages if self._request.stream_tools else ():
             call_id = str(message["metadata"].get("tool_call_id", ""))
             yield {"type": "tool_partial", "tool_call_id": call_id, "phase": "end", "payload": {"result": message}}
-
-    def _remember(self, told: Json) -> None:
-        match told["type"]:
-            case "final" | "tool_results":
-                for message in told["messages"]:
-                    self._pending.append(self._message(message["role"], message["content"], message["metadata"]))
-            case "tool_calls":
-                last = self._pending[-1] if self._pending else None
-                if last is None or last.role != "assistant":
-                    last = self._message("assistant", "", {})
-                    self._pending.append(last)
-                last.metadata["tool_calls"] = [*last.metadata.get("tool_calls", []), *told["tool_calls"]]
-
-    def _message(self, role: str, content: Any, metadata: Json) -> Message:
-        theirs = {} if self.provider_session_id is None else {"provider_session_id": self.provider_session_id}
-        return Message(role=role, content=content, metadata={**metadata, **theirs})
 
 
 _UNSAID: Final = {"run_timeout": "the agent took too long", "run_cancelled": "the agent was interrupted"}
