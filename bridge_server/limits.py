@@ -138,6 +138,7 @@ class Limits:
         self.messages_refused = 0
         self._clients: dict[str | int, _Client] = {}
         self._tidy_at = 1024
+        self._half = max(1, config.max_connections // 2)
         self._local = _kinds(config, {})
         self._remote = _kinds(config, DEFAULTS)
 
@@ -168,13 +169,13 @@ class Limits:
     def strangers(self, address: str, trusted_proxies: tuple[str, ...]) -> int | None:
         """How many connections that are no sockets of apps an address may hold open: None is no limit.
 
-        Twice as many as sockets, for each session of long polling has one while it polls. A proxy in `trusted_proxies`
-        speaks for many.
+        Twice as many as sockets, for each session of long polling has one while it polls; but never so many that all
+        other addresses share less than half of what the hub takes. A proxy in `trusted_proxies` speaks for many.
         """
         by_address, _, _ = self._local if is_loopback(address) else self._remote
         if by_address.connections is None or is_trusted(address, trusted_proxies):
             return None
-        return 2 * by_address.connections
+        return min(2 * by_address.connections, self._half)
 
     def refused(self, address: str, now: float) -> TooMany | None:
         """Count a request that was refused for another reason; a refusal instead of that one if there were too many."""

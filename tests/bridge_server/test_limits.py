@@ -341,3 +341,11 @@ async def test_who_says_nothing_takes_no_more_than_a_share_of_the_connections(tm
         async with RawSocket(hub.port) as next_one:
             next_one.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await next_one.response()).status == 200
+
+
+@pytest.mark.parametrize(("most", "allowed"), [(20_000, 2_000), (156, 78), (1, 1)])
+def test_no_address_alone_takes_more_than_half_of_a_small_hub(tmp_path: Path, most: int, allowed: int) -> None:
+    limits = Limits(Config(state_dir=tmp_path, max_connections=most))
+    assert limits.strangers("203.0.113.5", ()) == allowed
+    assert limits.strangers("127.0.0.1", ()) is None
+    assert limits.strangers("203.0.113.5", ("203.0.113.0/24",)) is None
