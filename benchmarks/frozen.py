@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from benchmarks.generator import Load, Result, play
 from benchmarks.servers import HUB, running
 
-LOAD: Final = Load(events=200, rate=20, warm_up=20, size=500)
+LOAD: Final = Load(events=200, rate=20, warm_up=20, size=500, goodbye=0.0)
 
 
 class Frozen(NamedTuple):

@@ -46,7 +46,8 @@ class Load:
     """How many apps and publishers, and how events are paced: by `rate`, else by a `window` per publisher.
 
     A window counts events that are not acknowledged yet, or with `by_deliveries` those some app has not got yet. The
-    first `slow` apps join and then never read. `publishers` False: events come from elsewhere (a home).
+    first `slow` apps join and then never read; the server has `goodbye` seconds to cut them. `publishers` False: events
+    come from elsewhere (a home).
     """
 
     apps: int = 1000
@@ -59,6 +60,7 @@ class Load:
     slow: int = 0
     warm_up: int = 0
     settle: float = 0.5
+    goodbye: float = 10.0
     publishers: bool = True
 
 
@@ -298,7 +300,7 @@ class Run:
 
     async def finish(self) -> Result:
         """Wait until every app has every event, or until nothing has come for `patience` seconds."""
-        result, receiver = self.result, self.receiver
+        load, result, receiver = self.load, self.result, self.receiver
         before, since = -1, time.monotonic()
         while receiver.deliveries < self._expected and time.monotonic() - since < self.patience:
             if receiver.deliveries != before:
@@ -315,7 +317,7 @@ class Run:
             result.latency_ms = percentiles(receiver.latencies)
         for app in self._slow:
             app.transport.resume_reading()
-        for _ in range(100):  # the server's goodbye has a deadline of its own
+        for _ in range(int(load.goodbye * 10)):  # the server's goodbye has a deadline of its own
             if all(app.lost for app in self._slow):
                 break
             await asyncio.sleep(0.1)
