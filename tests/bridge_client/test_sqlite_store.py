@@ -334,7 +334,7 @@ async def test_a_store_that_lost_its_file_says_so_and_acknowledges_nothing(tmp_p
         if how == "replaced":
             other = await SqliteStore.open(path)
             assert await other.head() is None
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(StoreError, match=gone):
                 await waiting
             for attempt in (

@@ -35,7 +35,7 @@ async def test_four_reasons(tmp_path: Path) -> None:
             assert await reason(text) == (400, "malformed")
         assert await reason(str(wrong(code))) == (403, "wrong")
         assert await reason(str(unknown())) == (403, "wrong")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while (answer := await ask(hub, "GET", f"{CODES}/{issued['pairing_id']}", token)).json["status"] == "open":
                 await asyncio.sleep(0.1)
         assert answer.json == {"status": "expired"}

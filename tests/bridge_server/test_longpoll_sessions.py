@@ -314,7 +314,7 @@ async def test_a_slow_client_may_post_and_take_its_time_while_an_answer_is_on_it
 
 
 async def test_a_client_that_vanishes_frees_everything(tmp_path: Path) -> None:
-    async with stage(tmp_path, poll_window=0.2) as scene:
+    async with stage(tmp_path, poll_window=0.6) as scene:
         drivers = len(scene.hub._listener.drivers)  # type: ignore[union-attr]
         for how in ("between two polls", "in the middle of one"):
             async with longpoll_client(scene.hub.url, scene.token) as client, RawSocket(scene.hub.port) as socket:

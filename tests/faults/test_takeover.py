@@ -92,7 +92,7 @@ class Line:
         return {"status": reply["status"], **reply["response"]}
 
     async def hears(self) -> list[object]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             message: list[object] = json.loads(await self._socket.recv())
         return message
 

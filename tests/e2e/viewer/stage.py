@@ -22,6 +22,10 @@ FLUSH_MS = 1500
 """Chromium drops a database that is only milliseconds old when its last page is left (the viewer then asks the hub for
 all again). When it is safe is nothing that a page can see."""
 
+PATIENCE_MS = 20_000
+"""How long anything may take on a machine that is busy with other tests."""
+expect.set_options(timeout=PATIENCE_MS)
+
 PHONE: Any = {"width": 390, "height": 844}
 DESKTOP: Any = {"width": 1180, "height": 760}
 
@@ -57,7 +61,7 @@ class Scene:
         """A new browser profile's page. Anything the page complains about fails the test that looks at `complaints`."""
         context = await self.browser.new_context(**{"viewport": PHONE, **options})
         page = await context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE_MS)
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda said: complaints.append(said.text) if _is_complaint(said.text) else None)
