@@ -16,6 +16,8 @@ Pairs = Iterable[tuple[str, str]]
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _LONGEST = 128
+_LONGEST_HOST = 260
+"""A name of 253 characters (RFC 1035), a colon and a port."""
 """Characters of the longest text that may be an address: a zone may follow an IPv6 one."""
 
 _VISIBLE = re.compile(r"[!-~]+", re.ASCII)
@@ -123,11 +125,14 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
     then "local"). An entry may carry a port, an IPv6 address brackets. One that is no address ends the walk: what a
     stranger wrote is never believed.
     """
-    address = _address(peername[0]) if isinstance(peername, tuple) and peername else None
-    if address is None:
+    if not (isinstance(peername, tuple) and peername):
         return "local"
     if not trusted_proxies:
-        return str(address)
+        text = str(peername[0])
+        return _normal(text) if len(text) <= _LONGEST else "local"
+    address = _address(peername[0])
+    if address is None:
+        return "local"
     networks = _networks(trusted_proxies)
     chain = [part for name, value in headers if name.lower() == "x-forwarded-for" for part in value.split(",")]
     while chain and any(address in network for network in networks):
@@ -138,6 +143,14 @@ def client_address(peername: object, headers: Pairs, trusted_proxies: tuple[str,
     return str(address)
 
 
+# Each connection asks several times, about few addresses and names, which are short: answers are remembered.
+@lru_cache(maxsize=1024)
+def _normal(text: str) -> str:
+    address = _address(text)
+    return "local" if address is None else str(address)
+
+
+@lru_cache(maxsize=1024)
 def network(address: str) -> str:
     """What counts as one address: an IPv4 address, an IPv6 /64; anything else (a Unix socket) as it is."""
     parsed = _address(address.partition("%")[0])
@@ -154,6 +167,7 @@ def is_trusted(address: str, trusted_proxies: tuple[str, ...]) -> bool:
     return parsed is not None and any(parsed in network for network in _networks(trusted_proxies))
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(address: str) -> bool:
     """Whether an answer of `client_address` is this machine."""
     parsed = _address(address)
@@ -161,6 +175,11 @@ def is_loopback(address: str) -> bool:
 
 
 def _host_name(value: str) -> str | None:
+    return _named(value) if len(value) <= _LONGEST_HOST else None
+
+
+@lru_cache(maxsize=1024)
+def _named(value: str) -> str | None:
     try:
         parts = urlsplit(f"//{value}")
         name, _port = parts.hostname, parts.port
@@ -175,7 +194,7 @@ def _address(value: object) -> IPv4Address | IPv6Address | None:
     return _parsed(text) if len(text) <= _LONGEST else None
 
 
-@lru_cache(maxsize=1024)  # asked several times for every connection; what is kept is bounded by the length above
+@lru_cache(maxsize=1024)
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
         address = ip_address(text)
