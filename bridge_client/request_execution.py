@@ -28,7 +28,6 @@ import msgspec
 from bridge_client import session_rules as rules
 from bridge_client.clock import Clock
 from bridge_client.runners import Checkpoint, Message, Request, Runner, RunnerError
-from bridge_client.runners.told import CAPTURED, ToldMessages
 from bridge_client.running_request import (
     APPROVAL_SECONDS,
     MAX_APPROVALS,
@@ -41,6 +40,7 @@ from bridge_client.running_request import (
 from bridge_client.session_rules import RequestRunning, SessionError
 from bridge_client.sessions import Sessions
 from bridge_client.store import EventStore, StoreClosed, StoreError
+from bridge_client.told_messages import CAPTURED, ToldMessages
 from protocol.errors import InvalidEvent
 from protocol.events import agent_app
 from protocol.events.truncation import cut_chars

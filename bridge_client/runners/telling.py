@@ -6,7 +6,7 @@ from typing import Any, Final
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.runners import Checkpoint, EventCallback, Json, Request, RunnerError
 from bridge_client.runners.stamping import stamps
-from bridge_client.runners.told import ToldMessages
+from bridge_client.told_messages import ToldMessages
 from protocol.events.provider_error import provider_error
 from protocol.events.session_manager import Draft, stamp
 from protocol.events.views import AgentAppView

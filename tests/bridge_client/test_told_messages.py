@@ -8,7 +8,7 @@ import pytest
 
 from bridge_client import session_rules as rules
 from bridge_client.runners import RunnerError
-from bridge_client.runners.told import ToldMessages
+from bridge_client.told_messages import ToldMessages
 from tests.support.running_home import Home, running_home
 from tests.support.scripted_runner import ScriptedRunner, final, gate, partial, reply
 
