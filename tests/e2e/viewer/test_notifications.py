@@ -143,3 +143,24 @@ async def test_A132_A135_what_no_event_tells_any_more_is_read_from_home(scene: S
             await expect(titles(page, "#session-notices")).to_have_text([f"infoof {SESSION}"])
             await page.reload()
             await expect(titles(page, "#session-notices")).to_have_text([f"infoof {SESSION}"])
+
+
+async def test_A177_A184_A188_what_an_action_answers_with_is_shown_where_it_was_done(
+    scene: Scene, tmp_path: Path
+) -> None:
+    async with a_home(scene, tmp_path) as remote, remote.connected():
+        phone = await scene.paired()
+        for title in ("one", "two"):
+            await make(remote, SESSION, title, "inline")
+        await open_session(phone)
+        remote.display = {"title": "Noted", "body": "It will not be said again.", "severity": "success"}
+        await button(phone, "Dismiss", "one").click()
+        dialog = phone.get_by_role("dialog")
+        await expect(dialog).to_contain_text("Noted")
+        remote.display = {"title": "Of the home", "presentation": "banner", "owner": "connection"}
+        await button(phone, "Close", "Noted").click()
+        await expect(dialog).to_have_count(0)
+        await button(phone, "Dismiss", "two").click()
+        await expect(phone.locator("#session-notices .card")).to_have_count(0)
+        await phone.get_by_role("link", name="Back to sessions").click()
+        await expect(titles(phone, "#homes")).to_have_text(["infoOf the home"])
