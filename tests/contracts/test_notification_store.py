@@ -64,7 +64,7 @@ async def ids(store: ApplicationNotificationStore, *, include_terminal: bool = F
     return [one["id"] for one in await store.list(include_terminal=include_terminal)]
 
 
-async def test_A125_a_record_and_its_event_are_kept_and_found(kept: Opened) -> None:
+async def test_A125_A126_a_record_and_its_event_are_kept_and_found(kept: Opened) -> None:
     store, events = kept
     await store.apply(record("a", key="k"), None, {**EVENT, "n": 1})
     assert await store.get("a") == await store.active("k") == record("a", key="k")
