@@ -260,9 +260,11 @@ const atList = () => document.body.dataset.page === "start";
 /** The cards of a home's notifications, or of one of its sessions', that stand in `place`. */
 function entries(home, session, place, label = null) {
   const notices = home.notices(session);
+  if (!notices.size) return [];
+  const isHidden = kept.hidden(home.id);
   return [...notices.values()]
     .filter((notice) => placeOf(notices.owner, notice, wide.matches) === place)
-    .filter((notice) => !kept.isHidden(home.id, notice) && isNews(notice, Date.now()))
+    .filter((notice) => !isHidden(notice) && isNews(notice, Date.now()))
     .map((notice) => ({
       key: JSON.stringify([home.id, session, notice.id]),
       notice,

@@ -62,7 +62,7 @@ export async function dismiss(home, session, notice, wide, changed, announce) {
 export async function refresh(home, shown, changed) {
   for (const wanted of kept.dismissals(home.id)) {
     const { done, again, problem } = await ask(home, wanted);
-    if (again) return;
+    if (again) break;
     kept.settled(home.id, wanted, done);
     const now = home.notices(wanted.session).get(wanted.id);
     if (now && problem) now.problem = problem;

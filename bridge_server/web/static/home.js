@@ -43,9 +43,15 @@ export const kept = {
 
   remove(serverId) {
     localStorage.setItem(DEVICES, JSON.stringify(this.devices().filter((one) => one.server_id !== serverId)));
+    write(DISMISSALS, read(DISMISSALS, []).filter((one) => one.server !== serverId));
+    write(HIDDEN, read(HIDDEN, []).filter((one) => JSON.parse(one)[0] !== serverId));
   },
 
-  isHidden: (serverId, notice) => read(HIDDEN, []).includes(hiddenKey(serverId, notice)),
+  /** Reads what is hidden once, and says of each notification whether it is. */
+  hidden(serverId) {
+    const keys = new Set(read(HIDDEN, []));
+    return (notice) => keys.has(hiddenKey(serverId, notice));
+  },
 
   /** Hide exactly this revision: a newer one is shown again. */
   hide(serverId, notice) {
