@@ -2,10 +2,12 @@
 
 Both kinds have one lifecycle (`notification_rules.py`) and are used in the same way (`Notifications`); they differ in
 where they are kept, and in whose they are when they are shown. A change and the event that tells it are durable as one
-when the call returns. Changes that meet are thought out anew.
+when the call returns. Changes take turns; what another process changed meanwhile is seen, and the change thought out
+anew.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
@@ -53,6 +55,7 @@ class ApplicationNotifications:
         self._store = store
         self._clock = clock
         self._new_id = new_id
+        self._turn = asyncio.Lock()
 
     async def list(self, *, include_terminal: bool = False) -> _Listed:
         return await self._store.list(include_terminal=include_terminal)
@@ -61,33 +64,38 @@ class ApplicationNotifications:
         return await self._store.active(key)
 
     async def create(self, said: Draft) -> Outcome:
-        for _ in range(_TRIES):
-            before = None if said.key is None else await self._store.active(said.key)
-            outcome = rules.create(said, before, session_id=None, now=self._now(), new_id=self._new_id)
-            if await self._apply(outcome, before):
-                return outcome
-        raise _busy()
+        async def read() -> Record | None:
+            return None if said.key is None else await self._store.active(said.key)
+
+        def think(before: Record | None) -> Outcome:
+            return rules.create(said, before, session_id=None, now=self._now(), new_id=self._new_id)
+
+        return await self._change(read, think)
 
     async def end(self, notification_id: str, status: str, said: Ending) -> Record:
-        for _ in range(_TRIES):
-            before = await self._store.get(notification_id)
+        def think(before: Record | None) -> Outcome:
             if before is None:
                 raise _missing(notification_id)
-            outcome = rules.end(before, status, said, self._now())
-            if await self._apply(outcome, before):
-                return outcome.record
-        raise _busy()
+            return rules.end(before, status, said, self._now())
 
-    async def _apply(self, outcome: Outcome, before: Record | None) -> bool:
-        """Whether it is done; otherwise somebody else was faster."""
-        if outcome.verb is None:
-            return True
-        event = rules.event("application", outcome.verb, outcome.record)
-        try:
-            await self._store.apply(outcome.record, before, event)
-        except RecordMoved:
-            return False
-        return True
+        return (await self._change(lambda: self._store.get(notification_id), think)).record
+
+    async def _change(
+        self, read: Callable[[], Awaitable[Record | None]], think: Callable[[Record | None], Outcome]
+    ) -> Outcome:
+        async with self._turn:
+            for _ in range(_TRIES):
+                before = await read()
+                outcome = think(before)
+                if outcome.verb is None:
+                    return outcome
+                event = rules.event("application", outcome.verb, outcome.record)
+                try:
+                    await self._store.apply(outcome.record, before, event)
+                except RecordMoved:
+                    continue
+                return outcome
+        raise StoreError("another process keeps changing this notification; try again")
 
     def _now(self) -> str:
         return rfc3339(self._clock.wall())
@@ -177,7 +185,3 @@ def _active(items: Sequence[Record], key: str) -> Record | None:
 
 def _missing(notification_id: str) -> NoSuchNotification:
     return NoSuchNotification(f"there is no notification {notification_id[:128]!r}")
-
-
-def _busy() -> StoreError:
-    return StoreError("another process keeps changing this notification; try again")

@@ -150,15 +150,26 @@ async def test_active_ones_are_bounded_and_all_of_the_largest_fit_one_answer(kep
     assert (rules.MAX_ACTIVE + rules.MAX_ENDED) * rules.MAX_RECORD_BYTES < MAX_ANSWER_BYTES
 
 
-async def test_A144_six_at_once_with_one_key_are_one_notification(kept: Opened) -> None:
+async def test_A144_many_at_once_with_one_key_are_one_notification(kept: Opened) -> None:
     notifications, events = app(kept[0]), kept[1]
-    outcomes = await asyncio.gather(*(notifications.create(draft({"title": f"{n}", "key": "k"})) for n in range(6)))
+    outcomes = await asyncio.gather(*(notifications.create(draft({"title": f"{n}", "key": "k"})) for n in range(30)))
     (one,) = await notifications.list()
-    assert one["revision"] == 6
-    assert sorted(outcome.record["revision"] for outcome in outcomes) == [1, 2, 3, 4, 5, 6]
+    assert one["revision"] == 30
+    assert [outcome.record["revision"] for outcome in outcomes] == list(range(1, 31))
     assert {outcome.record["id"] for outcome in outcomes} == {one["id"]}
     types = [event["type"] for event in await told(events)]
-    assert types == ["application_notification_created"] + ["application_notification_updated"] * 5
+    assert types == ["application_notification_created"] + ["application_notification_updated"] * 29
+
+
+async def test_A144_two_processes_on_one_file_share_one_key(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as (one, events), opened("sqlite", tmp_path) as (other, _):
+        both = app(one), app(other)
+        said = draft({"title": "t", "key": "k"})
+        await asyncio.gather(*(both[n % 2].create(said) for n in range(20)))
+        (record,) = await one.list()
+        assert record["revision"] == 20
+        assert await other.list() == [record]
+        assert await events.head() == 20
 
 
 async def test_A146_A147_A148_A166_A167_the_whole_of_a_life(kept: Opened) -> None:
