@@ -19,6 +19,7 @@ from bridge_client import keys, local_api, local_token, source_spec
 from bridge_client.api import address
 from bridge_client.api.events import Events
 from bridge_client.api.in_process import InProcess
+from bridge_client.api.notifications import NotificationRoutes
 from bridge_client.api.server import Api
 from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
@@ -27,12 +28,13 @@ from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
 from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
 from bridge_client.dead_letters import DeadLetters
-from bridge_client.dial import MAX_PROXY_ANSWER, PROXY_ALONE, from_proxy
 from bridge_client.forwarder import Forwarder, Limits
+from bridge_client.hub_state import hub_state
 from bridge_client.keys import BadKeyFile, Credential, HubNotReady
 from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
 from bridge_client.local_events import LocalEvents
+from bridge_client.notifications import ApplicationNotifications, Notifications, SessionNotifications
 from bridge_client.request_execution import RequestExecution
 from bridge_client.requests import Audited, Requests
 from bridge_client.runners import Runner
@@ -53,14 +55,13 @@ from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore, sqlite_file
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_requests import SqliteAnswers
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
 
 LONGEST_WAIT = 5.0
 """Seconds between two tries to enrol while the hub is not there yet."""
-
-HUB_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 _log = logging.getLogger(__name__)
 
@@ -193,10 +194,12 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
     try:
         if (store := opened.store) is not None:
             sessions = Sessions(SqliteSessions(store), clock)
-            requests = RequestExecution(sessions, store, clock)
+            notes = SessionNotifications(sessions, clock)
+            requests = RequestExecution(sessions, store, clock, notify=notes.tell)
             await requests.recover()
             routes.append(web.get("/events", Events(store, sessions.cursor).get))
             routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
+            routes += NotificationRoutes(ApplicationNotifications(SqliteNotifications(store), clock), notes).routes()
         # Another server to be bridged may well have the usual port; what forwards it needs none in particular.
         port = None if not config.api else config.api_port if opened.store is not None else 0
         origins = [origin for text in config.api_origins if (origin := normal_origin(text))]
@@ -247,6 +250,17 @@ def runner(config: Config) -> Runner | None:
             return CommandRunner(Command(words, resume, format, config.runner_dir), limits=limits)
         case known:
             return CommandRunner(KNOWN[known]._replace(cwd=config.runner_dir), limits=limits)
+
+
+@asynccontextmanager
+async def notifications(config: Config, session_id: str | None) -> AsyncIterator[Notifications]:
+    """Those of a session, or of the application, in the home's store, whether it runs or not. Raises StoreError."""
+    clock = SystemClock()
+    async with open_store(config) as store:
+        if session_id is None:
+            yield ApplicationNotifications(SqliteNotifications(store), clock)
+        else:
+            yield SessionNotifications(Sessions(SqliteSessions(store), clock), clock).of(session_id)
 
 
 def one_off(command: Sequence[str], store: EventStore, session_id: str, *, new: bool) -> OneOff:
@@ -367,25 +381,6 @@ async def audited(config: Config, limit: int) -> Sequence[Audited]:
         return []
     async with open_store(config) as store:
         return list(reversed(await SqliteAnswers(store).audited(limit)))
-
-
-async def hub_state(hub_url: str) -> str:
-    """What the hub says of itself, or why it can't be asked; "ready" when all is well."""
-    try:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(hub_url.rstrip("/") + "/ready", timeout=HUB_TIMEOUT, allow_redirects=False) as response,
-        ):
-            if from_proxy(response.status, await response.content.read(MAX_PROXY_ANSWER)):
-                return f"can't be reached: {PROXY_ALONE}"
-            states = {200: "ready", 503: "not ready: it is stopping, or can't read its database"}
-            return states.get(response.status, f"answers {response.status}: something else is at that URL")
-    except aiohttp.ClientConnectorError as error:
-        if isinstance(error.os_error, ConnectionRefusedError):
-            return "can't be reached: nothing listens there; start it: bridge-server serve"
-        return f"can't be reached: {error}"
-    except (aiohttp.ClientError, TimeoutError) as error:
-        return f"can't be reached: {error or type(error).__name__}"
 
 
 def _waiting(state: RetryCallState) -> None:

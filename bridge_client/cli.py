@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge_client import cli_dead_letters, cli_exec, cli_home, cli_pairing, cli_watch
+from bridge_client import cli_dead_letters, cli_exec, cli_home, cli_notify, cli_pairing, cli_watch
 from bridge_client.alone import HomeRuns
 from bridge_client.cli_parts import (
     EXIT_CODES,
@@ -51,6 +51,7 @@ def cli() -> None:
         bridge-client serve                      # enrols itself, then forwards
         bridge-client ingest events.jsonl --session garden   # publishes a file's events
         bridge-client exec -- make test          # shows a command's output here and in the apps
+        bridge-client notify "Backup failed" --severity error   # tells whoever looks at the apps
         bridge-client status
         bridge-client pair                       # shows a code for a phone or a browser
         bridge-client doctor                     # when something is wrong
@@ -130,6 +131,7 @@ async def _ingest(config: Config, files: tuple[Path, ...], session_id: str | Non
 cli_home.add_to(cli)
 cli_dead_letters.add_to(cli)
 cli_exec.add_to(cli)
+cli_notify.add_to(cli)
 cli_watch.add_to(cli)
 cli_pairing.add_to(cli)
 

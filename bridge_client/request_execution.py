@@ -27,6 +27,7 @@ import msgspec
 
 from bridge_client import session_rules as rules
 from bridge_client.clock import Clock
+from bridge_client.notification_rules import without as without_notifications
 from bridge_client.runners import Checkpoint, Message, Request, Runner, RunnerError
 from bridge_client.running_request import (
     APPROVAL_SECONDS,
@@ -235,7 +236,7 @@ class RequestExecution:
             messages,
             running.stream,
             running.stream_tools,
-            record.metadata,
+            without_notifications(record.metadata),
         )
         async with aclosing(runner.run(request, _Context(self, running))) as items:
             async for item in items:

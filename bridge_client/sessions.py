@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from bridge_client import session_rules as rules
 from bridge_client.clock import Clock, rfc3339
+from bridge_client.notification_rules import without as without_notifications
 from bridge_client.runners import Message
 from bridge_client.session_records import Change, RecordMoved, SessionRecord, SessionRecords
 from bridge_client.session_rules import NoSuchSession, RequestRunning, SessionExists, SessionFull
@@ -135,6 +136,8 @@ class Sessions:
     async def fork(self, source_id: str, *, session_id: str | None = None) -> tuple[SessionRecord, Json]:
         """A new session with the history and metadata of another as they are now (row A101).
 
+        Notifications stay behind: they are of the session that they name (row A187).
+
         Raises NoSuchSession, and what `create` raises.
         """
         session_id = rules.check_id(session_id) if session_id is not None else str(uuid4())
@@ -148,7 +151,7 @@ class Sessions:
                 agent_id=source.agent_id,
                 created_at=now,
                 updated_at=now,
-                metadata=source.metadata,
+                metadata=without_notifications(source.metadata),
                 source_session_id=source_id,
                 message_count=source.message_count,
                 message_bytes=source.message_bytes,

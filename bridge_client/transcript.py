@@ -252,7 +252,10 @@ def _notice(event: Event, value: Mapping[str, Any]) -> Block:
     def first(*names: str) -> str:
         return next((text for place in places for name in names if (text := text_of(place.get(name)))), "")
 
-    action = event.type.rpartition("_")[2]
+    record = value.get("notification")
+    status = record.get("status") if isinstance(record, Mapping) else None
+    # By the status too: an application's has no event of its own for being resolved.
+    action = status if status in ("dismissed", "resolved", "expired") else event.type.rpartition("_")[2]
     title = first("title", "summary", "label") or "notification"
     shown = title if action == "created" else f"{title} ({action})"
     return Block("notice", shown, _cut(first("body", "message", "text", "content")), event.session_id)

@@ -12,9 +12,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bridge_client import app, doctor, local_token, request_execution, running_request, session_rules
+from bridge_client import (
+    app,
+    doctor,
+    local_token,
+    notification_rules,
+    request_execution,
+    running_request,
+    session_rules,
+)
 from bridge_client.api import sessions as api_sessions
 from bridge_client.api.events import _NAMES, Events
+from bridge_client.api.notifications import NotificationRoutes
 from bridge_client.api.server import _EXPLAINED, _REFUSED, Api
 from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
@@ -120,6 +129,54 @@ def test_the_limits_of_sessions_are_those_of_the_code() -> None:
         "requests under way": str(request_execution.MAX_RUNNING),
         "open approvals of a request": str(running_request.MAX_APPROVALS),
     }
+
+
+def test_every_route_of_notifications_is_explained_with_the_members_of_its_body_and_its_record() -> None:
+    found = tables(section(API, "Notifications"))
+    rows = {row["route"]: row for row in found[0]}
+    nothing: Any = None
+    routes = NotificationRoutes(nothing, nothing).routes()
+    assert list(rows) == [f"{route.method} {route.path}" for route in routes]
+    for path, kind in (("", notification_rules.Draft), ("/{notification_id}/dismiss", notification_rules.Ending)):
+        shown = re.findall(r"`(\w+)`", rows[f"POST /application/notifications{path}"]["body"])
+        assert tuple(shown) == kind.__struct_fields__
+    draft = notification_rules.draft({"title": "t"})
+    record = notification_rules.create(draft, None, session_id="s", now="", new_id=lambda: "n").record
+    ending = notification_rules.Ending(reason="seen")
+    assert {row["member"] for row in found[1]} == set(notification_rules.end(record, "dismissed", ending, "").record)
+    assert {row["member of `display`"] for row in found[2]} == {*record["display"], "ttl_seconds"}
+
+
+def test_the_limits_of_notifications_are_those_of_the_code() -> None:
+    rules = notification_rules
+    assert {row["what"]: row["at most"] for row in table(section(API, "Limits of notifications"))} == {
+        "active application notifications": str(rules.MAX_ACTIVE),
+        "terminal application notifications that are kept": str(rules.MAX_ENDED),
+        "active notifications of a session": str(rules.MAX_SESSION_ACTIVE),
+        "terminal notifications of a session that are kept": str(rules.MAX_SESSION_ENDED),
+        "bytes of a notification as JSON": f"{rules.MAX_RECORD_BYTES >> 10} KiB",
+        "characters of `title`": str(rules.MAX_TITLE),
+        "characters of `body`": f"{rules.MAX_BODY:,}",
+        "characters of `key`": str(rules.MAX_KEY),
+        "characters of `reason`": str(rules.MAX_REASON),
+        "nesting of `source` and `display`": str(rules.MAX_DEPTH),
+    }
+
+
+@pytest.mark.requires("curl")
+async def test_the_shell_examples_of_notifications_work(tmp_path: Path) -> None:
+    (script,) = code("sh", section(API, "Notifications"))
+    async with running_home(tmp_path) as home:
+        write_private(tmp_path / local_token.NAME, TOKEN.encode())
+        made, updated, active, dismissed, everything, _, told = await answers_of(
+            localised(script, tmp_path, home.api.url)
+        )
+    assert made["notification"]["display"] == {"presentation": "modal", "owner": "connection"}
+    assert (updated["notification"]["id"], updated["notification"]["revision"]) == (made["notification"]["id"], 2)
+    assert active["notifications"] == [updated["notification"]]
+    assert (dismissed["notification"]["status"], dismissed["notification"]["reason"]) == ("dismissed", "seen")
+    assert everything["notifications"] == [dismissed["notification"]]
+    assert told["notification"]["display"]["session_id"] == "roses"
 
 
 def localised(script: str, folder: Path, url: str) -> str:

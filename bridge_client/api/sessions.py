@@ -4,8 +4,8 @@ Bodies are JSON objects whose members are those of the structs below and no othe
 strings, as everywhere. What each answer holds is in docs/home-api.md.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -13,21 +13,20 @@ from msgspec import Struct
 
 from bridge_client import session_rules as rules
 from bridge_client.api import ApiError
+from bridge_client.api.json_bodies import answer, read, session_of
 from bridge_client.request_execution import RequestExecution
 from bridge_client.runners import Message, Runner
 from bridge_client.running_request import AlreadyDecided, NoSuchApproval, NotRunning, RequestIdTaken, TooManyRequests
 from bridge_client.session_records import SessionRecord
 from bridge_client.sessions import DEFAULT_AGENT, MAX_PAGE_MESSAGES, Sessions
 from protocol import event_id as ids
-from protocol.codec import MAX_EVENT_DEPTH, open_json
-from protocol.errors import BadEventId, InvalidEvent, ProtocolError
+from protocol.errors import BadEventId, InvalidEvent
 
 DEFAULT_PAGE: Final = 100
 MAX_PAGE: Final = 1_000
 """Sessions in one answer."""
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 
 class _Body(Struct, forbid_unknown_fields=True):
@@ -117,32 +116,32 @@ class SessionRoutes:
         return [web.route(method, path, _explaining(handler)) for method, path, handler in table]
 
     async def create(self, request: web.Request) -> web.Response:
-        body = await _read(request, NewSession)
+        body = await read(request, NewSession)
         record, shown = await self._sessions.create(
             agent_id=body.agent_id, session_id=body.session_id, metadata=body.metadata
         )
-        return _answer({"session": shown, **self._place(record)}, 201)
+        return answer({"session": shown, **self._place(record)}, 201)
 
     async def fork(self, request: web.Request) -> web.Response:
-        body = await _read(request, Fork)
-        record, shown = await self._sessions.fork(_session(request), session_id=body.session_id)
-        return _answer({"session": shown, **self._place(record)}, 201)
+        body = await read(request, Fork)
+        record, shown = await self._sessions.fork(session_of(request), session_id=body.session_id)
+        return answer({"session": shown, **self._place(record)}, 201)
 
     async def listing(self, request: web.Request) -> web.Response:
         limit = _whole(request, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
         found = await self._sessions.list(before=_cursor(request.query.get("before"), "before"), limit=limit)
         shown = [self._shown(record) for record in found]
         before = str(found[-1].cursor_event_id) if len(found) == limit else None
-        return _answer({"sessions": shown, "next_before": before, "epoch": self._epoch()})
+        return answer({"sessions": shown, "next_before": before, "epoch": self._epoch()})
 
     async def get(self, request: web.Request) -> web.Response:
-        record = await self._sessions.get(_session(request))
-        return _answer({"session": self._shown(record), **self._place(record)})
+        record = await self._sessions.get(session_of(request))
+        return answer({"session": self._shown(record), **self._place(record)})
 
     async def messages(self, request: web.Request) -> web.Response:
         name = "expected_cursor_event_id"
         page = await self._sessions.page(
-            _session(request),
+            session_of(request),
             offset=_whole(request, "offset", 0, -rules.MAX_MESSAGES, rules.MAX_MESSAGES),
             limit=_whole(request, "limit", MAX_PAGE_MESSAGES, 1, MAX_PAGE_MESSAGES),
             expected=_cursor(request.query.get(name), name),
@@ -155,38 +154,38 @@ class SessionRoutes:
             "message_count": page.record.message_count,
             "request": self._request(page.record),
         }
-        return _answer({**about, **self._place(page.record)})
+        return answer({**about, **self._place(page.record)})
 
     async def append(self, request: web.Request) -> web.Response:
-        body = await _read(request, NewMessage)
+        body = await read(request, NewMessage)
         message = Message(role=body.role, content=body.content, metadata=body.metadata)
-        record, index = await self._sessions.append(_session(request), message)
-        return _answer({"index": index, "message": message, **self._place(record)}, 201)
+        record, index = await self._sessions.append(session_of(request), message)
+        return answer({"index": index, "message": message, **self._place(record)}, 201)
 
     async def modify(self, request: web.Request) -> web.Response:
         text = request.match_info["index"]
         if not (text.isascii() and text.isdigit() and len(text) <= 9):
             raise rules.NoSuchMessage(f"{text[:40]!r} is no index of a message: a whole number, from 0 on")
-        body = await _read(request, NewContent)
+        body = await read(request, NewContent)
         name = "expected_cursor_event_id"
         record, message = await self._sessions.modify(
-            _session(request), int(text), body.content, expected=_cursor(body.expected_cursor_event_id, name)
+            session_of(request), int(text), body.content, expected=_cursor(body.expected_cursor_event_id, name)
         )
-        return _answer({"index": int(text), "message": message, **self._place(record)})
+        return answer({"index": int(text), "message": message, **self._place(record)})
 
     async def delete(self, request: web.Request) -> web.Response:
-        body = await _read(request, Deletion)
+        body = await read(request, Deletion)
         expected = _cursor(body.expected_cursor_event_id, "expected_cursor_event_id")
-        record = await self._sessions.delete(_session(request), body.indices, expected=expected)
-        return _answer(
+        record = await self._sessions.delete(session_of(request), body.indices, expected=expected)
+        return answer(
             {"indices": sorted(set(body.indices)), "message_count": record.message_count, **self._place(record)}
         )
 
     async def send(self, request: web.Request) -> web.Response:
-        body = await _read(request, Sent)
+        body = await read(request, Sent)
         if self._runner is None:
             raise ApiError(503, "no_runner", "nobody answers messages here: the setting runner says who is to")
-        session_id = _session(request)
+        session_id = session_of(request)
         request_id = await self._requests.start(
             session_id,
             Message(role="user", content=body.content, metadata=body.metadata),
@@ -195,20 +194,20 @@ class SessionRoutes:
             stream_tools=body.stream_tools,
             request_id=body.request_id,
         )
-        return _answer({"session_id": session_id, "request_id": request_id}, 202)
+        return answer({"session_id": session_id, "request_id": request_id}, 202)
 
     async def cancel(self, request: web.Request) -> web.Response:
-        session_id, request_id = _session(request), request.match_info["request_id"]
+        session_id, request_id = session_of(request), request.match_info["request_id"]
         self._requests.cancel(session_id, request_id)
-        return _answer({"session_id": session_id, "request_id": request_id}, 202)
+        return answer({"session_id": session_id, "request_id": request_id}, 202)
 
     async def decide(self, request: web.Request) -> web.Response:
-        body = await _read(request, Decision)
+        body = await read(request, Decision)
         approval_id = request.match_info["approval_id"]
         self._requests.decide(
-            _session(request), request.match_info["request_id"], approval_id, body.decision == "allow"
+            session_of(request), request.match_info["request_id"], approval_id, body.decision == "allow"
         )
-        return _answer({"approval_id": approval_id, "decision": body.decision})
+        return answer({"approval_id": approval_id, "decision": body.decision})
 
     def _place(self, record: SessionRecord) -> Json:
         """Where events go on behind this answer."""
@@ -234,12 +233,13 @@ def _explaining(
         try:
             return await handler(request)
         except (rules.SessionError, InvalidEvent) as error:
-            raise _explain(error) from None
+            raise explain(error) from None
 
     return explained
 
 
-def _explain(error: Exception) -> ApiError:
+def explain(error: Exception) -> ApiError:
+    """The answer to what can't be: a SessionError, or an event that can't be stored."""
     match error:
         case rules.NoSuchSession():
             return ApiError(404, "no_such_session", str(error))
@@ -266,27 +266,6 @@ def _explain(error: Exception) -> ApiError:
         case rules.TooLarge():
             return ApiError(413, "content_too_large", str(error))
     return ApiError(400, "bad_body", str(error))
-
-
-async def _read(request: web.Request, kind: type[T]) -> T:
-    """The body; an empty one is `{}`. Raises ApiError."""
-    text = await request.read()
-    try:
-        return open_json(msgspec.json.Decoder(kind), text or b"{}", MAX_EVENT_DEPTH - 4)
-    except ProtocolError as error:
-        raise ApiError(400, "bad_body", error.reason) from None
-
-
-def _answer(members: Mapping[str, Any], status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(members), status=status, content_type="application/json")
-
-
-def _session(request: web.Request) -> str:
-    session_id = request.match_info["session_id"]
-    try:
-        return rules.check_id(session_id)
-    except rules.BadSession:
-        raise rules.NoSuchSession(session_id) from None
 
 
 def _cursor(text: str | None, name: str) -> int | None:

@@ -89,7 +89,11 @@ class Context(Protocol):
         """Ask the person whether this tool call (as in a `tool_calls` event) may be run; waits for the answer."""
 
     async def notify(self, notification: Mapping[str, Any]) -> None:
-        """Best effort: a notification of the session (rows A153, A154). Never raises for one that can't be had."""
+        """Best effort: a notification of the session (rows A153, A154). Never raises for one that can't be had.
+
+        Members as in `notification_rules.Draft`: `title`, and what there is of `body`, `severity`, `key`, `source`,
+        `display`. One with the key of an active notification updates that one.
+        """
 
 
 class Runner(Protocol):

@@ -42,6 +42,12 @@ _STEPS: Final = (
         "CREATE TABLE request_audit (id INTEGER PRIMARY KEY, at REAL NOT NULL, device_id TEXT NOT NULL,"
         " method TEXT NOT NULL, path TEXT NOT NULL, outcome TEXT NOT NULL)",
     ),
+    (
+        "CREATE TABLE application_notifications (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,"
+        " key TEXT NOT NULL, active INTEGER NOT NULL, data BLOB NOT NULL)",
+        "CREATE UNIQUE INDEX active_application_notifications ON application_notifications (key) WHERE active",
+        "CREATE INDEX application_notifications_by_end ON application_notifications (active, number)",
+    ),
 )
 """Step n makes a file of version n one of version n + 1. A step that has been released never changes."""
 

@@ -136,6 +136,12 @@ def test_canonical_and_streaming_events_are_read_too() -> None:
             {"notification": {"title": "Look", "body": "here"}},
             ("Look (dismissed)", "here"),
         ),
+        (
+            "application_notification_updated",
+            {"notification": {"title": "Disk", "status": "resolved"}},
+            ("Disk (resolved)", ""),
+        ),
+        ("session_notification_updated", {"notification": {"title": "Disk", "status": []}}, ("Disk (updated)", "")),
         ("session_notification_created", {"display": "odd", "notification": 7}, ("notification", "")),
     ],
 )

@@ -1,11 +1,12 @@
 // What the events of a session add up to for a reader.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-const source = readFileSync(new URL("../../bridge_server/web/static/transcript.js", import.meta.url));
-const { MAX_ITEMS, Transcript, said } = await import(`data:text/javascript;base64,${source.toString("base64")}`);
+import { load } from "./page.mjs";
+
+const { MAX_ITEMS, Transcript } = await load("transcript");
+const { said } = await load("texts");
 
 const R = { session_id: "s", request_id: "r" };
 const partial = (content, more = {}) => ({ type: "partial", ...R, message: { role: "assistant", content }, ...more });

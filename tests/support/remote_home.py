@@ -1,6 +1,7 @@
 """A home that is asked through a hub: the real API, store and forwarder, and apps of any scopes."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ class RemoteHome:
         self.may = asyncio.Event()
         """Cleared, the home holds what it is asked before it does it."""
         self.may.set()
+        self.display: dict[str, Any] | None = None
+        """What every answer to an action carries besides, as other homes may."""
 
     @asynccontextmanager
     async def connected(self, *, requests: bool = True) -> AsyncIterator[None]:
@@ -47,7 +50,11 @@ class RemoteHome:
             async def ask(method: str, path: str, body: bytes | None) -> Answer:
                 self.asked += 1
                 await self.may.wait()
-                return await api(method, path, body)
+                answer = await api(method, path, body)
+                if self.display is None or method == "GET":
+                    return answer
+                members = json.loads(answer.body) | {"display": self.display}
+                return answer._replace(body=json.dumps(members).encode())
 
             answering = Requests(ask, self.answers, SystemClock())
             forwarder = Forwarder(

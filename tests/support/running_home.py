@@ -11,13 +11,16 @@ import aiohttp
 from aiohttp import web
 
 from bridge_client.api.events import Events
+from bridge_client.api.notifications import NotificationRoutes
 from bridge_client.api.server import Api
 from bridge_client.api.sessions import SessionRoutes
 from bridge_client.clock import SystemClock
+from bridge_client.notifications import ApplicationNotifications, SessionNotifications
 from bridge_client.request_execution import RequestExecution
 from bridge_client.runners import Runner
 from bridge_client.sessions import Sessions
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from tests.support.running_api import TOKEN, Answer, ApiClient
 
@@ -90,10 +93,13 @@ async def running_home(folder: Path, runner: Runner | None = None, **options: An
     store = await SqliteStore.open(folder / "home.db")
     try:
         sessions = Sessions(SqliteSessions(store), SystemClock())
-        requests = RequestExecution(sessions, store, SystemClock(), **options)
+        notes = SessionNotifications(sessions, SystemClock())
+        requests = RequestExecution(sessions, store, SystemClock(), **{"notify": notes.tell, **options})
         await requests.recover()
         routes = [web.get("/events", Events(store, sessions.cursor).get)]
         routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
+        application = ApplicationNotifications(SqliteNotifications(store), SystemClock())
+        routes += NotificationRoutes(application, notes).routes()
         try:
             async with Api(routes, TOKEN, host="127.0.0.1", port=0) as api, aiohttp.ClientSession() as session:
                 yield Home(api, session, store, sessions, requests)

@@ -5,12 +5,15 @@
  * @module app
  */
 
-import { Composer, dismiss, questions } from "./ask.js";
+import { Composer, questions } from "./ask.js";
 import { redeem } from "./bridge.js";
+import { Cards, Modal } from "./cards.js";
+import { dismiss, refresh, rehydrate } from "./dismissals.js";
 import { Home, kept } from "./home.js";
 import { Journal } from "./journal.js";
-import { said } from "./transcript.js";
-import { TranscriptView, cards, el, gapWords, setText } from "./view.js";
+import { isNews, placeOf } from "./notices.js";
+import { said } from "./texts.js";
+import { TranscriptView, el, gapWords, setText } from "./view.js";
 
 const HUB = new URL(".", location.href).href;
 const SESSIONS_SHOWN = 30;
@@ -27,6 +30,10 @@ let drawing = false;
 
 const transcript = new TranscriptView($("scroller"), $("scroller").parentElement);
 const composer = new Composer($("composer"), announce);
+const wide = matchMedia("(min-width: 50rem)"); // as in the style sheet
+const rail = new Cards($("rail"));
+const sessionCards = new Map([...$("session-notices").children].map((place) => [place.dataset.place, new Cards(place)]));
+const modal = new Modal($("modal"), draw);
 
 // Words.
 
@@ -96,21 +103,32 @@ function announce(text) {
 
 // Homes.
 
+const heading = (event) => `Notification: ${event.display?.title ?? event.notification?.title ?? ""}`;
+
 function add(device) {
   let waiting = null;
+  let refreshing = Promise.resolve();
+  const refreshed = () => {
+    if (home.state.state !== "online") return;
+    refreshing = refreshing.then(() => refresh(home, shown?.home === home ? shown.id : null, draw)).catch(() => {});
+  };
   const home = new Home(device, HUB, journal, {
     changed: draw,
     happened(session, event) {
+      const notified = /_notification_created$/.test(event.type);
+      if (notified && !session && !document.hidden && (wide.matches || !shown)) announce(heading(event));
       if (document.hidden || shown?.home !== home || (session && shown.id !== session.id)) return;
       if (event.type === "final") announce(`Assistant: ${said(event.messages?.at(-1)) || "done"}`);
       else if (event.type === "error") announce(`Error: ${event.detail ?? ""}`);
       else if (event.type === "tool_approval_requested") announce("The agent asks for your permission.");
-      else if (/_notification_created$/.test(event.type)) announce(`Notification: ${event.display?.title ?? event.notification?.title ?? ""}`);
+      else if (notified && session) announce(heading(event));
     },
     connected() {
       clearTimeout(waiting);
       waiting = setTimeout(() => announce(`${home.name}: ${connection(home.state).words}`), ANNOUNCE_MS);
+      refreshed();
     },
+    caughtUp: () => refreshed(),
   });
   homes.get(home.id)?.stop();
   homes.set(home.id, home);
@@ -138,7 +156,8 @@ function section(home) {
   const drop = el("button", { type: "button", class: "quiet", onclick: () => forget(home) }, "Forget");
   const trouble = el("div", { class: "trouble" }, detail, el("div", { class: "actions" }, retry, again, drop));
   const gap = gapNotice(home);
-  const notices = el("div", { class: "cards" });
+  const notices = el("div", { class: "cards", hidden: true });
+  const noticeCards = new Cards(notices);
   const list = el("ul", { class: "sessions" });
   const empty = el("p", { class: "placeholder" });
   const more = el("button", { type: "button", class: "more", onclick: () => ((limit = Infinity), draw()) });
@@ -184,7 +203,7 @@ function section(home) {
       if (over && !wasOver) node.parentElement?.append(node); // what is over comes last
       wasOver = over;
       gap.draw();
-      drawCards(notices, home, home.transcript);
+      if (wide.matches || atList()) noticeCards.draw(wide.matches ? [] : entries(home, null, "rail"));
       drawSessions();
     },
   };
@@ -233,28 +252,40 @@ function gapNotice(home) {
   };
 }
 
-/** The notifications of a session, or those of a home that belong to none. */
-function drawCards(place, home, session) {
-  const open = [...session.notices.values()].filter((notice) => !kept.isHidden(home.id, notice));
-  const key = JSON.stringify(open);
-  if (place.dataset.key === key) return;
-  place.dataset.key = key;
-  const dismissing = home.may("approve");
-  const act = async (notice, button) => {
-    button.disabled = true;
-    const problem = dismissing ? await dismiss(home, session === home.transcript ? null : session, notice) : null;
-    button.disabled = false;
-    if (problem) return announce(problem), setText(noteOf(button), problem); // what home keeps stays in sight
-    kept.hide(home.id, notice);
-    draw();
-  };
-  place.replaceChildren(...cards(open, dismissing ? "Dismiss" : "Hide", act));
+// Notifications: where each stands is in notices.js. What is not in sight is not drawn, and is news until it is.
+
+/** Whether the list of sessions is in front, on a phone. */
+const atList = () => document.body.dataset.page === "start";
+
+/** The cards of a home's notifications, or of one of its sessions', that stand in `place`. */
+function entries(home, session, place, label = null) {
+  const notices = home.notices(session);
+  if (!notices.size) return [];
+  const isHidden = kept.hidden(home.id);
+  return [...notices.values()]
+    .filter((notice) => placeOf(notices.owner, notice, wide.matches) === place)
+    .filter((notice) => !isHidden(notice) && isNews(notice, Date.now()))
+    .map((notice) => ({
+      key: JSON.stringify([home.id, session, notice.id]),
+      notice,
+      label,
+      verb: notice.local ? "Close" : home.may("approve") ? "Dismiss" : "Hide",
+      act: () => dismiss(home, session, notice, wide.matches, draw, announce),
+    }));
 }
 
-function noteOf(button) {
-  const card = button.closest(".card");
-  if (!card.querySelector(".problem")) card.append(el("p", { class: "problem" }));
-  return card.querySelector(".problem");
+function drawNotifications() {
+  const paired = [...homes.values()];
+  const mine = (place) => (shown ? entries(shown.home, shown.id, place) : []);
+  // On a desktop one rail holds what belongs to any connection, by name, and then the session's own.
+  const all = () => paired.flatMap((home) => entries(home, null, "rail", home.state.home?.name || home.device.server_name || home.id));
+  rail.draw(wide.matches ? [...all(), ...mine("rail")] : []);
+  if (shown) {
+    sessionCards.get("rail").draw(wide.matches ? [] : mine("rail"));
+    sessionCards.get("region").draw(mine("region"));
+  }
+  const waiting = atList() ? paired.flatMap((home) => entries(home, null, "modal")) : mine("modal");
+  modal.draw(wide.matches ? undefined : waiting[0]);
 }
 
 function drawQuestions(place, home, session) {
@@ -276,7 +307,6 @@ function drawSession() {
   setText($("session-home"), `${home.name}${session.working.size && home.state.state === "online" ? " · working…" : ""}`);
   setText($("session-trouble"), detail ?? "");
   drawPill($("session-state"), kind, words);
-  drawCards($("session-notices"), home, session);
   drawQuestions($("session-questions"), home, session);
   composer.draw();
   transcript.draw();
@@ -291,6 +321,7 @@ function draw() {
   later(() => {
     drawing = false;
     for (const one of sections.values()) one.draw();
+    drawNotifications();
     drawSession();
     for (const home of homes.values()) {
       for (const session of home.transcript.sessions.values()) session.changed.clear();
@@ -323,6 +354,7 @@ function route() {
   transcript.show(shown && home.transcript.session(session));
   composer.show(shown);
   $("pair-back").hidden = !homes.size;
+  if (shown && home.state.state === "online") rehydrate(home, session).then(draw);
   draw();
   if (page === "pair") $($("code").value ? "pair-button" : "code").focus();
   else if (before !== page || page === "session") $(page === "session" ? "session-title" : "title").focus({ preventScroll: true });
@@ -358,6 +390,7 @@ $("pair-form").addEventListener("submit", async (event) => {
 });
 
 addEventListener("hashchange", route);
+wide.addEventListener("change", draw);
 addEventListener("pagehide", () => homes.forEach((home) => home.keep()));
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) homes.forEach((home) => home.keep());

@@ -1,5 +1,5 @@
 /**
- * What this page asks of a home, and what became of it: a message, a stop, the answer to a question, a dismissal.
+ * What this page asks of a home, and what became of it: a message, a stop, the answer to a question.
  *
  * @module ask
  */
@@ -9,7 +9,7 @@ import { el, setText } from "./view.js";
 const part = encodeURIComponent;
 
 /** Why something was not done, in words. `what` is what the reader wanted, as "the message". */
-function failure(error, what) {
+export function failure(error, what) {
   if (error.sent) return `No answer came. Home may have got ${what} all the same; trying again is safe, it is not done twice.`;
   switch (error.code) {
     case "server_offline":
@@ -31,7 +31,7 @@ function failure(error, what) {
 }
 
 /** What home itself said no with. */
-const refusal = ({ status, body }) => body?.error?.message ?? `Home refused (${status}).`;
+export const refusal = ({ status, body }) => body?.error?.message ?? `Home refused (${status}).`;
 
 /** Ask, and return what went wrong in words, null when nothing did. */
 async function tried(home, what, ...request) {
@@ -173,18 +173,4 @@ export function questions(home, session) {
       said,
     );
   });
-}
-
-/**
- * Dismiss a notification at home. What went wrong in words; null when it is done, or when home keeps no such
- * notification, so that hiding it here is all there is to do.
- */
-export async function dismiss(home, session, notice) {
-  const place = session ? `/sessions/${part(session.id)}/notifications` : "/application/notifications";
-  try {
-    const answer = await home.request("POST", `${place}/${part(notice.id)}/dismiss`, {});
-    return answer.ok || answer.status === 404 || answer.status === 409 ? null : refusal(answer);
-  } catch (error) {
-    return error.code === "unsupported" ? null : failure(error, "it");
-  }
 }

@@ -5,11 +5,13 @@
  */
 
 import { Bridge, BridgeError, START } from "./bridge.js";
+import { ownerOf } from "./notices.js";
 import { Transcript } from "./transcript.js";
 
 const KEEP_MS = 300; // events are written down in batches
 const DEVICES = "session-bridge:devices";
 const HIDDEN = "session-bridge:hidden";
+const DISMISSALS = "session-bridge:dismissals";
 const MOST_HIDDEN = 200;
 
 /**
@@ -25,7 +27,10 @@ const read = (key, fallback) => {
   }
 };
 
-/** The homes this browser is paired with, one device each, and the notices hidden here: kept in localStorage. */
+/**
+ * What this browser keeps in localStorage: the homes it is paired with, one device each; the notifications hidden here;
+ * the dismissals that a home has not got yet, `{session, id, token, revision}`.
+ */
 export const kept = {
   /** @returns {Paired[]} */
   devices: () => read(DEVICES, []),
@@ -38,16 +43,44 @@ export const kept = {
 
   remove(serverId) {
     localStorage.setItem(DEVICES, JSON.stringify(this.devices().filter((one) => one.server_id !== serverId)));
+    write(DISMISSALS, read(DISMISSALS, []).filter((one) => one.server !== serverId));
+    write(HIDDEN, read(HIDDEN, []).filter((one) => JSON.parse(one)[0] !== serverId));
   },
 
-  isHidden: (serverId, notice) => read(HIDDEN, []).includes(hiddenKey(serverId, notice)),
+  /** Reads what is hidden once, and says of each notification whether it is. */
+  hidden(serverId) {
+    const keys = new Set(read(HIDDEN, []));
+    return (notice) => keys.has(hiddenKey(serverId, notice));
+  },
 
   /** Hide exactly this revision: a newer one is shown again. */
   hide(serverId, notice) {
-    const keys = [...read(HIDDEN, []), hiddenKey(serverId, notice)].slice(-MOST_HIDDEN);
-    localStorage.setItem(HIDDEN, JSON.stringify(keys));
+    write(HIDDEN, [...read(HIDDEN, []), hiddenKey(serverId, notice)]);
+  },
+
+  dismissals: (serverId) => read(DISMISSALS, []).filter((one) => one.server === serverId),
+
+  /** Hide it, and remember that home has to hear of it. */
+  dismissing(serverId, wanted) {
+    this.hide(serverId, wanted);
+    write(DISMISSALS, [...read(DISMISSALS, []), { server: serverId, ...wanted }]);
+  },
+
+  /** Home has answered: it is done, or it is shown again. */
+  settled(serverId, wanted, done) {
+    const key = hiddenKey(serverId, wanted);
+    write(DISMISSALS, read(DISMISSALS, []).filter((one) => hiddenKey(one.server, one) !== key));
+    if (!done) write(HIDDEN, read(HIDDEN, []).filter((one) => one !== key));
   },
 };
+
+function write(name, values) {
+  try {
+    localStorage.setItem(name, JSON.stringify(values.slice(-MOST_HIDDEN)));
+  } catch {
+    // No room, or not allowed: it is shown again at the next visit.
+  }
+}
 
 const hiddenKey = (serverId, { id, revision }) => JSON.stringify([serverId, id, revision]);
 
@@ -72,7 +105,7 @@ export class Home {
    * @param {string} hubUrl
    * @param {import("./journal.js").Journal | null} journal
    * @param {{changed: () => void, happened: (session: object | null, event: object) => void,
-   *   connected: (home: Home, before: string) => void}} listener
+   *   connected: (home: Home, before: string) => void, caughtUp: () => void}} listener
    */
   constructor(device, hubUrl, journal, listener) {
     this.device = device;
@@ -123,6 +156,11 @@ export class Home {
     this.#bridge?.probe();
   }
 
+  /** The notifications of a session, or those of the home that belong to none. @param {string | null} session */
+  notices(session) {
+    return (session === null ? this.transcript : this.transcript.session(session)).notices;
+  }
+
   /** Whether this browser was given a right: `view`, `approve` or `control`. */
   may(scope) {
     return Boolean(this.device.scopes?.includes(scope));
@@ -136,7 +174,17 @@ export class Home {
   /** @see Bridge.request; but nothing waits here for a home that is not there. */
   async request(...asked) {
     if (this.state.state !== "online") throw new BridgeError("server_offline", "home can't be reached now");
-    return this.#bridge.request(...asked);
+    const answer = await this.#bridge.request(...asked);
+    this.#respond(asked, answer.body?.display);
+    return answer;
+  }
+
+  /** What an action answers with is shown where it belongs. */
+  #respond([method, path], display) {
+    if (method === "GET" || typeof display !== "object" || display === null) return;
+    const named = /^\/sessions\/([^/]+)\//.exec(path)?.[1];
+    this.notices(ownerOf(display, named && decodeURIComponent(named))).respond(display);
+    this.#listener.changed();
   }
 
   /** Stop, and write down what is still to be written. */
@@ -211,6 +259,7 @@ export class Home {
       this.gap = null;
     }
     this.#marks.clear();
+    this.#listener.caughtUp();
     if (this.#journal) this.#soon(); // the cursor may have moved without an event
     this.#listener.changed();
   }

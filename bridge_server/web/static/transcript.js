@@ -8,9 +8,11 @@
  * @module transcript
  */
 
+import { Notices } from "./notices.js";
+import { said, textOf } from "./texts.js";
+
 export const MAX_ITEMS = 20_000; // per session; the oldest quarter goes when it is exceeded
 
-const ENDED = { __proto__: null, dismissed: true, resolved: true, expired: true };
 const NOTIFICATION = /^(application|session)_notification_(created|updated|resolved|dismissed|expired)$/;
 const GIST = 400; // characters of what an unknown event says
 
@@ -21,23 +23,23 @@ const DEEPEST = 4;
 
 const SILENT = new Set(["checkpoint", "session_checkpoint"]);
 
-/** One home. `notices` are its notifications that belong to no session, by id. */
+/** One home. `notices` are its notifications that belong to no session. */
 export class Transcript {
   /** @type {Map<string, Session>} */
   sessions = new Map();
-  notices = new Map();
+  notices = new Notices("application");
   #clock = 0;
 
   /** Take one event in, in order. @param {object} event @returns {Session | null} the session it belongs to */
   apply(event) {
     const kind = NOTIFICATION.exec(event.type);
     if (kind?.[1] === "application") {
-      notify(this.notices, event, kind[2]);
+      this.notices.apply(event, kind[2]);
       return null;
     }
     const session = this.session(typeof event.session_id === "string" ? event.session_id : "");
     session.touched = ++this.#clock;
-    if (kind) notify(session.notices, event, kind[2]);
+    if (kind) session.notices.apply(event, kind[2]);
     else session.apply(event);
     return session;
   }
@@ -76,7 +78,7 @@ export class Transcript {
 export class Session {
   items = [];
   changed = new Set();
-  notices = new Map();
+  notices = new Notices("session");
   working = new Set(); // request ids
   approvals = new Map(); // by id: what a request asks before it goes on, {id, request, name, args}
   touched = 0;
@@ -298,45 +300,12 @@ const HANDLERS = {
   },
 };
 
-function notify(notices, event, verb) {
-  const record = event.notification ?? event.record ?? event;
-  const display = event.display ?? record.display ?? {};
-  const id = String(record.id ?? record.key ?? event.event_id);
-  if (ENDED[verb] || ENDED[record.status]) {
-    notices.delete(id);
-    return;
-  }
-  notices.set(id, {
-    id,
-    revision: String(record.revision ?? record.updated_at ?? "1"),
-    severity: ["info", "success", "warning", "error"].includes(record.severity) ? record.severity : "info",
-    title: textOf(display.title ?? record.title ?? "Notification"),
-    body: textOf(display.body ?? record.body ?? ""),
-  });
-}
-
 /** As `bridge-client ingest` keeps what others wrote: the type is a stranger's word, and what it says is in `data`. */
 function isWrapped({ event_id: _id, type: _type, session_id: _session, data, ...more }) {
   return typeof data === "object" && data !== null && !Object.keys(more).length;
 }
 
 const list = (value) => (Array.isArray(value) ? value : []);
-
-/** What a message says to a reader: `metadata.display` of type text, else its content. */
-export function said(message) {
-  const display = message?.metadata?.display;
-  return display?.type === "text" && typeof display.content === "string" ? display.content : textOf(message?.content);
-}
-
-/** The text in a content of any shape: a string, parts, or whatever else, as JSON. */
-export function textOf(value) {
-  if (typeof value === "string") return value;
-  if (value === null || value === undefined) return "";
-  if (Array.isArray(value)) return value.map(textOf).join("");
-  if (typeof value === "object" && typeof value.text === "string") return value.text;
-  if (typeof value === "object" && "content" in value) return textOf(value.content);
-  return JSON.stringify(value);
-}
 
 /** The first texts in a value of any shape, where events keep what they say. */
 function* gist(value, depth = 0) {

@@ -155,19 +155,6 @@ const ROWS = {
   },
 };
 
-/** The cards of notifications. `act` is called with the notice whose button was pressed, which says `verb`. */
-export function cards(notices, verb, act) {
-  return [...notices].map((notice) =>
-    el(
-      "article",
-      { class: `card ${notice.severity}`, "data-notice": notice.id },
-      el("h3", { dir: "auto" }, el("span", { class: "severity" }, notice.severity), notice.title),
-      el("p", { dir: "auto" }, notice.body),
-      el("button", { type: "button", class: "quiet", "aria-label": `${verb}: ${notice.title}`, onclick: ({ target }) => act(notice, target) }, verb),
-    ),
-  );
-}
-
 /**
  * The transcript of one session inside `scroller`: a window of its items, which follows the end unless the reader has
  * gone back. What is drawn is bounded; what is not is a button away.

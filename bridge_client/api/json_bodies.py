@@ -1,0 +1,45 @@
+"""What the routes of the home's API have in common: bodies that are JSON objects, answers, parameters."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from bridge_client import session_rules as rules
+from bridge_client.api import ApiError
+from protocol.codec import MAX_EVENT_DEPTH, open_json
+from protocol.errors import ProtocolError
+
+T = TypeVar("T")
+
+
+async def read(request: web.Request, kind: type[T]) -> T:
+    """The body; an empty one is `{}`. Raises ApiError."""
+    text = await request.read()
+    try:
+        return open_json(msgspec.json.Decoder(kind), text or b"{}", MAX_EVENT_DEPTH - 4)
+    except ProtocolError as error:
+        raise ApiError(400, "bad_body", error.reason) from None
+
+
+def answer(members: Mapping[str, Any], status: int = 200) -> web.Response:
+    """An answer with these members."""
+    return web.Response(body=msgspec.json.encode(members), status=status, content_type="application/json")
+
+
+def session_of(request: web.Request) -> str:
+    """The session in the path. Raises NoSuchSession for what can't be the id of one."""
+    session_id = request.match_info["session_id"]
+    try:
+        return rules.check_id(session_id)
+    except rules.BadSession:
+        raise rules.NoSuchSession(session_id) from None
+
+
+def flag(request: web.Request, name: str) -> bool:
+    """A parameter that is `true` or `false`, the default. Raises ApiError."""
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        raise ApiError(400, "bad_parameter", f"{name} is {text[:40]!r}; it may be true or false", parameter=name)
+    return text == "true"
