@@ -19,7 +19,8 @@ What a runner promises whoever runs it:
   (row A64). The contents of partials add up to that of the `final` behind them.
 - It is cancelled by cancelling the task that iterates, or by closing the iterator (`aclose`). Then it ends what it
   began (its process group, its HTTP stream) before CancelledError goes on. Of what no checkpoint has captured, whoever
-  runs it takes into the session what was told whole (`told_messages.py`): a `final`, and calls of tools that have their results.
+  runs it takes into the session what was told whole (`told_messages.py`): a `final`, and calls of tools that have
+  their results.
 - It fails by RunnerError, and by nothing else that it could foresee; the events before it stand.
 - One runner serves many requests at the same time and keeps nothing between them: what it has to know of a session
   the next time, it leaves in the metadata of the messages it makes.
