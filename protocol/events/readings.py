@@ -165,6 +165,9 @@ _CANONICAL: Final = {
     "ERROR_RECOVERY": "error_recovered",
     "APPROVAL_REQUESTED": "tool_approval_requested",
 }
+_STREAMED: Final = frozenset(
+    ("type", "event_id", "workflow_id", "session_id", "agent_id", "message", "payload", "timestamp", "seq", "stream_id")
+)
 _TEXT_MEMBER: Final = {
     "message_streamed": "delta",
     "message_received": "content",
@@ -182,6 +185,7 @@ def from_streaming(event: Mapping[str, Any]) -> list[Draft]:
     name = str(event.get("type", ""))
     payload = event.get("payload")
     data: Json = dict(payload) if isinstance(payload, Mapping) else {} if payload is None else {"payload": payload}
+    data |= {name: value for name, value in event.items() if name not in data and name not in _STREAMED}
     metadata = {name: event[name] for name in ("agent_id", "seq", "stream_id") if event.get(name) is not None}
     type = _CANONICAL.get(name, name)
     if name == "TOOL_OBSERVATION":
