@@ -65,7 +65,7 @@ class ClaudeTranslator(LineTranslator):
             case "control_request" if inner(event, "request").get("subtype") == "can_use_tool":
                 request = inner(event, "request")
                 asked = {"tool_name": request.get("tool_name"), "tool_input": request.get("input")}
-                turn.tell("tool_approval_requested", {"approval_id": event.get("request_id"), **asked})
+                turn.tell("tool_approval_requested", {"provider_approval_id": event.get("request_id"), **asked})
             case type:
                 subtype = event.get("subtype")
                 self.ignore(f"{type}/{subtype}" if isinstance(subtype, str) else type)

@@ -116,6 +116,11 @@ def test_A220_tools_are_folded_and_unfolded() -> None:
     assert plain(drawn(growing, growing=True)) == ["▸ seq", "2", "3", "4"]
 
 
+def test_A220_a_question_stands_out() -> None:
+    asked = Block("question", "asks to use rm", "it waits", session_id="s")
+    assert plain(drawn(asked)) == ["? [s] asks to use rm", "it waits"]
+
+
 def test_A220_a_growing_reply_shows_its_end_and_a_broken_one_says_so() -> None:
     block = Block("reply", "assistant", session_id="s")
     block.grow("".join(f"line {number}\n" for number in range(100)) + "now")

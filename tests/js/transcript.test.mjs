@@ -176,3 +176,19 @@ test("a session is bounded: the oldest items go", () => {
   assert.equal(kept.at(-1).event.n, MAX_ITEMS);
   assert.ok(kept.every((item, index) => item.n === kept[0].n + index));
 });
+
+test("a question stands until it is answered or its request ends; one that is asked elsewhere is a note", () => {
+  const tool_call = { id: "c", function: { name: "rm", arguments: '{"path":"x"}' } };
+  const asked = { type: "tool_approval_requested", ...R, approval_id: "q", tool_call };
+  for (const end of [{ ...asked, type: "tool_approval_denied" }, { type: "request_completed", ...R }]) {
+    const transcript = new Transcript();
+    transcript.apply(asked);
+    const { approvals } = transcript.session("s");
+    assert.deepEqual([...approvals.values()], [{ id: "q", request: "r", name: "rm", args: '{\n  "path": "x"\n}' }]);
+    transcript.apply(end);
+    assert.equal(approvals.size, 0);
+  }
+  const { approval_id, ...elsewhere } = asked;
+  assert.equal(approval_id, "q");
+  assert.deepEqual(brief(items(elsewhere)), [["note", "Asks at home, where the agent runs: may it use rm?"]]);
+});

@@ -257,8 +257,11 @@ const HANDLERS = {
     }
   },
   tool_approval_requested(event, request) {
-    if (typeof event.approval_id !== "string" || !request) return;
     const { name, args } = calledTool(event.tool_call);
+    if (typeof event.approval_id !== "string" || !request) {
+      this.add({ kind: "note", text: `Asks at home, where the agent runs: may it use ${name}?` });
+      return;
+    }
     this.approvals.set(event.approval_id, { id: event.approval_id, request, name, args });
   },
   tool_approval_granted(event) {

@@ -136,7 +136,7 @@ def test_sub_agents_permissions_interruptions_and_times() -> None:
     assert received.timestamp.microsecond == 678_000
     assert received.provider_event_id == CLAUDE[4]["uuid"]
     (asked,) = of_type(drafts, "tool_approval_requested")
-    assert (asked["approval_id"], asked["tool_name"]) == ("q", "rm")
+    assert (asked["provider_approval_id"], asked["tool_name"]) == ("q", "rm")
     assert len(of_type(drafts, "run_cancelled")) == len(of_type(drafts, "tool_call_failed")) == 1
     assert dict(translator.ignored) == {"system/compact_boundary": 1, "progress": 1}
 
