@@ -90,7 +90,7 @@ def drawn(block: Block, **options: bool) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-KINDS: tuple[Kind, ...] = ("reply", "user", "tool", "notice", "line", "warning", "error")
+KINDS: tuple[Kind, ...] = ("reply", "user", "tool", "question", "notice", "line", "warning", "error")
 
 
 @pytest.mark.parametrize("growing", [False, True])
