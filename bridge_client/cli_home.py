@@ -232,8 +232,8 @@ def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
 def doctor(as_json: bool, **options: Any) -> None:
     """Look for what is wrong: files and their modes, credential, store, cursor, disk, hub, certificate, clock.
 
-    Changes nothing. A line for each check; into a pipe, with tabs between status, check, finding and remedy. Exit code 1
-    when a check failed; a warning alone is 0.
+    Changes nothing. A line for each check; into a pipe, with tabs between status, check, finding and remedy. Exit
+    code 1 when a check failed; a warning alone is 0.
     """
     run(_doctor(Config.from_env(**options), as_json))
 

@@ -294,7 +294,7 @@ async def test_a_proxy_whose_hub_is_down_is_told_from_a_hub_that_is_not_ready(tm
         _, out, _ = await run("doctor", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
         check = next(check for check in json.loads(out)["checks"] if check["check"] == "hub: answer")
         assert (check["status"], check["text"]) == (
-            "fail",
+            "failed",
             "a proxy answers, the hub behind it does not (HTTP 502)",
         )
         assert "start `bridge-server serve` there, or check the proxy's upstream" in check["remedy"]
