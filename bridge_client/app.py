@@ -35,14 +35,16 @@ from bridge_client.lag import Lag, Peek, watch
 from bridge_client.link import Link
 from bridge_client.local_events import LocalEvents
 from bridge_client.notifications import ApplicationNotifications, Notifications, SessionNotifications
+from bridge_client.one_off_session import OneOffSession
 from bridge_client.request_execution import RequestExecution
+from bridge_client.request_locks import RequestLocks
 from bridge_client.requests import Audited, Requests
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
 from bridge_client.runners.echo import EchoRunner
 from bridge_client.runners.json_lines import FORMATS
-from bridge_client.runners.one_off import OneOff, Place
+from bridge_client.runners.one_off import OneOff
 from bridge_client.runners.openai import Model, OpenAIRunner
 from bridge_client.runners.process import Limits as ProcessLimits
 from bridge_client.runners.tools import ListFiles, ReadFile
@@ -53,7 +55,7 @@ from bridge_client.sources.foreign_sqlite import ForeignSqlite
 from bridge_client.sources.http import HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
-from bridge_client.store import EventStore, sqlite_file
+from bridge_client.store import sqlite_file
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_requests import SqliteAnswers
@@ -189,14 +191,16 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
     report = StatusReport(
         opened.source, opened.letters, lag, clock, {"name": config.name, "source": source_name(config)}
     )
-    watching = asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))
+    tasks = [asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))]
     routes, requests = [web.get("/status", report.get)], None
     try:
         if (store := opened.store) is not None:
             sessions = Sessions(SqliteSessions(store), clock)
             notes = SessionNotifications(sessions, clock)
-            requests = RequestExecution(sessions, store, clock, notify=notes.tell)
+            locks = RequestLocks(config.locks_path)
+            requests = RequestExecution(sessions, store, clock, notify=notes.tell, elsewhere=locks.held)
             await requests.recover()
+            tasks.append(asyncio.create_task(requests.keep_recovering()))
             routes.append(web.get("/events", Events(store, sessions.cursor).get))
             routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
             routes += NotificationRoutes(ApplicationNotifications(SqliteNotifications(store), clock), notes).routes()
@@ -222,8 +226,9 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
     finally:
         if requests is not None:
             await requests.close()
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def runner(config: Config) -> Runner | None:
@@ -263,9 +268,12 @@ async def notifications(config: Config, session_id: str | None) -> AsyncIterator
             yield SessionNotifications(Sessions(SqliteSessions(store), clock), clock).of(session_id)
 
 
-def one_off(command: Sequence[str], store: EventStore, session_id: str, *, new: bool) -> OneOff:
-    """A command whose output becomes events of a session, `new` or not; to be run."""
-    return OneOff(command, Place(session_id, secrets.token_urlsafe(12), new), store.publish, SystemClock())
+async def one_off(config: Config, command: Sequence[str], store: SqliteStore, session_id: str) -> OneOff:
+    """A command whose output becomes events of a session. Raises BadSession, RequestRunning, StoreError."""
+    clock, locks = SystemClock(), RequestLocks(config.locks_path)
+    session = OneOffSession(Sessions(SqliteSessions(store), clock), store, locks, command, session_id)
+    await session.check()
+    return OneOff(command, session, clock)
 
 
 def source_name(config: Config) -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import uvloop
 
-from bridge_client.cli_parts import state_dir_option, store_option
+from bridge_client.cli_parts import fail, state_dir_option, store_option
 from bridge_client.config import Config
 from bridge_client.lazy import lazily
+from bridge_client.session_rules import BadSession, RequestRunning
 
 if TYPE_CHECKING:
     from bridge_client import app
@@ -26,7 +27,8 @@ NOT_STARTED = 126
 
 EXIT_CODES = (
     f"Exit codes: the command's own, 128 and the signal's number if one ended it, {NOT_FOUND} it is not there,"
-    f" {NOT_STARTED} it can't be started; with nothing run, 1 the store can't be opened, 2 a setting is wrong."
+    f" {NOT_STARTED} it can't be started; with nothing run, 1 the store can't be opened or the"
+    " session is busy, 2 a setting is wrong."
 )
 
 
@@ -37,7 +39,9 @@ def add_to(cli: click.Group) -> None:
 
 @click.command("exec", epilog=EXIT_CODES, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--session", "session_id", help="The session that the events belong to; default: a new one.")
+@click.option(
+    "--session", "session_id", help="The session that it belongs to, made if it is not there; default: a new one."
+)
 @store_option
 @state_dir_option
 def exec_command(command: tuple[str, ...], session_id: str | None, **options: Any) -> None:
@@ -45,6 +49,8 @@ def exec_command(command: tuple[str, ...], session_id: str | None, **options: An
 
     Its output goes through unchanged, its exit code is this command's, the terminal's keys reach it. What an agent
     prints as JSON lines (Claude Code, Codex, OpenCode and others) becomes replies and tool calls; other lines are text.
+
+    The session is one like any other. Its first message is the command line: apps see that too, and may go on with it.
     A running home forwards the events at once; otherwise they wait in the store.
 
     \b
@@ -60,9 +66,13 @@ def exec_command(command: tuple[str, ...], session_id: str | None, **options: An
 
 
 async def _exec(config: Config, command: tuple[str, ...], session_id: str | None) -> int:
-    name = session_id or f"exec-{secrets.token_hex(6)}"
     async with app.open_store(config) as store:
-        one_off = app.one_off(command, store, name, new=session_id is None)
+        try:
+            one_off = await app.one_off(config, command, store, session_id or f"exec-{secrets.token_hex(6)}")
+        except BadSession as error:
+            raise click.UsageError(f"--session: {error}") from None
+        except RequestRunning as error:
+            fail(f"{error}; what nobody runs any more, a home that runs here ends soon. Nothing was run")
         loop = asyncio.get_running_loop()
         # The terminal's keys reach the command by themselves: only what was sent to this process alone is passed on.
         from_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin is not None else False
@@ -80,6 +90,8 @@ async def _exec(config: Config, command: tuple[str, ...], session_id: str | None
             return NOT_STARTED
         if one_off.problem is not None:
             click.echo(f"Error: not all events of this command were stored: {one_off.problem}", err=True)
+        elif one_off.unkept is not None:
+            click.echo(f"Note: the session keeps the beginning of it only: {one_off.unkept}", err=True)
         return code
 
 

@@ -63,8 +63,8 @@ _source = click.option("--source", help="http://HOST/events, https://... or sqli
 
 STYLES: Final[dict[str, dict[str, Any]]] = {
     "ok": {"fg": "green"},
-    "warn": {"fg": "yellow"},
-    "fail": {"fg": "red", "bold": True},
+    "warning": {"fg": "yellow"},
+    "failed": {"fg": "red", "bold": True},
 }
 
 
@@ -232,25 +232,25 @@ def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
 def doctor(as_json: bool, **options: Any) -> None:
     """Look for what is wrong: files and their modes, credential, store, cursor, disk, hub, certificate, clock.
 
-    Changes nothing. A line for each check; into a pipe, with tabs between state, name, finding and remedy. Exit code 1
-    when a check failed; a warning alone is 0.
+    Changes nothing. A line for each check; into a pipe, with tabs between status, check, finding and remedy. Exit
+    code 1 when a check failed; a warning alone is 0.
     """
     run(_doctor(Config.from_env(**options), as_json))
 
 
 async def _doctor(config: Config, as_json: bool) -> None:
-    checks = [check async for check in doctor_checks.examine(config, app.open_store)]
+    findings = [finding async for finding in doctor_checks.examine(config, app.open_store)]
+    failed = [finding.check for finding in findings if finding.status == "failed"]
     if as_json:
-        click.echo(json.dumps([check._asdict() for check in checks]))
+        click.echo(json.dumps({"ok": not failed, "checks": [finding._asdict() for finding in findings]}))
     elif sys.stdout.isatty():
-        for check in checks:
-            click.echo(_line(check, shutil.get_terminal_size().columns))
+        for finding in findings:
+            click.echo(_line(finding, shutil.get_terminal_size().columns))
     else:
-        for check in checks:
-            click.echo("\t".join(render.harmless(part) for part in (check.state, *check[:1], *check[2:])).rstrip())
-    failed = [check.name for check in checks if check.state == "fail"]
+        for check, status, text, remedy in findings:
+            click.echo("\t".join(map(render.harmless, (status, check, text, remedy or ""))).rstrip())
     if failed:
-        fail(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
+        fail(f"{len(failed)} of {len(findings)} checks failed: {', '.join(failed)}")
 
 
 @click.command(epilog=EXIT_CODES)
@@ -276,9 +276,9 @@ async def _audit(config: Config, limit: int, as_json: bool) -> None:
             click.echo("\t".join(render.harmless(part) for part in parts))
 
 
-def _line(check: "doctor_checks.Check", columns: int) -> str:
-    name, state, found, remedy = map(render.harmless, check)
+def _line(finding: "doctor_checks.Finding", columns: int) -> str:
+    check, text, remedy = map(render.harmless, (finding.check, finding.text, finding.remedy or ""))
     # What was found is never broken, so that a path in it can be copied.
-    start = f"{name:<17} " if len(found) <= columns - 24 else f"{name}\n      "
-    end = f"\n      → {remedy}" if remedy else ""
-    return f"{click.style(f'{state:<5}', **STYLES[check.state])} {start}{found}{end}"
+    start = f"{check:<17} " if len(text) <= columns - 26 else f"{check}\n        "
+    end = f"\n        → {remedy}" if remedy else ""
+    return f"{click.style(f'{finding.status:<7}', **STYLES[finding.status])} {start}{text}{end}"

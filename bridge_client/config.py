@@ -212,6 +212,11 @@ class Config:
         return self.store if self.store is not None else self.state_dir / "home.db"
 
     @property
+    def locks_path(self) -> Path:
+        """The folder of the locks of requests that other programs run in the store: beside it."""
+        return self.store_path.with_name(self.store_path.name + ".requests")
+
+    @property
     def credential_path(self) -> Path:
         """The file of the home's credential."""
         return self.credential_file if self.credential_file is not None else self.state_dir / "home-credential.json"

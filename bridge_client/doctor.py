@@ -39,16 +39,19 @@ CERTIFICATE_DAYS: Final = 14
 OpenStore = Callable[[Config], AbstractAsyncContextManager[EventStore]]
 
 
-class Check(NamedTuple):
-    """One finding. `remedy` is empty where there is nothing to do."""
-
-    name: str
-    state: Literal["ok", "warn", "fail"]
-    found: str
-    remedy: str = ""
+Status = Literal["ok", "warning", "failed"]
 
 
-async def examine(config: Config, open_store: OpenStore) -> AsyncIterator[Check]:
+class Finding(NamedTuple):
+    """What one check found, in the words of the hub's `doctor`; `remedy` says what to do where there is something."""
+
+    check: str
+    status: Status
+    text: str
+    remedy: str | None = None
+
+
+async def examine(config: Config, open_store: OpenStore) -> AsyncIterator[Finding]:
     """Every finding, in the order in which one thing depends on the other."""
     yield state_dir(config.state_dir)
     yield disk(config.state_dir)
@@ -65,26 +68,26 @@ async def examine(config: Config, open_store: OpenStore) -> AsyncIterator[Check]
         yield check
 
 
-def state_dir(path: Path) -> Check:
+def state_dir(path: Path) -> Finding:
     """The directory of the home's files: there, ours, closed to others, writable."""
     try:
         facts = path.stat()
     except FileNotFoundError:
-        return Check("state directory", "ok", f"{path} is not there yet; the first start makes it")
+        return Finding("state directory", "ok", f"{path} is not there yet; the first start makes it")
     except OSError as error:
-        return Check("state directory", "fail", f"{path}: {error.strerror}", "name another: --state-dir")
+        return Finding("state directory", "failed", f"{path}: {error.strerror}", "name another: --state-dir")
     if not stat.S_ISDIR(facts.st_mode):
-        return Check("state directory", "fail", f"{path} is no directory", "name another: --state-dir")
+        return Finding("state directory", "failed", f"{path} is no directory", "name another: --state-dir")
     if facts.st_uid != os.geteuid():
-        return Check("state directory", "fail", f"{path} belongs to uid {facts.st_uid}", "chown it, or --state-dir")
+        return Finding("state directory", "failed", f"{path} belongs to uid {facts.st_uid}", "chown it, or --state-dir")
     if not os.access(path, os.W_OK | os.X_OK):
-        return Check("state directory", "fail", f"{path} can't be written", f"chmod 700 {path}")
+        return Finding("state directory", "failed", f"{path} can't be written", f"chmod 700 {path}")
     if facts.st_mode & 0o022:
-        return Check("state directory", "fail", f"others may write to {path}", f"chmod 700 {path}")
+        return Finding("state directory", "failed", f"others may write to {path}", f"chmod 700 {path}")
     loose = [file for file in sorted(path.iterdir()) if _private(file) and file.stat().st_mode & 0o077]
     if loose:
-        return Check("state directory", "fail", f"others may read {loose[0]}", f"chmod 600 {loose[0]}")
-    return Check("state directory", "ok", str(path))
+        return Finding("state directory", "failed", f"others may read {loose[0]}", f"chmod 600 {loose[0]}")
+    return Finding("state directory", "ok", str(path))
 
 
 def _private(file: Path) -> bool:
@@ -92,71 +95,71 @@ def _private(file: Path) -> bool:
     return kept and file.is_file() and not file.is_symlink()
 
 
-def disk(path: Path) -> Check:
+def disk(path: Path) -> Finding:
     """Room for more events."""
     while not path.exists() and path != path.parent:
         path = path.parent
     free = shutil.disk_usage(path).free
-    state: Literal["ok", "warn", "fail"] = "fail" if free < SPACE_BAD else "warn" if free < SPACE_SUSPECT else "ok"
+    state: Status = "failed" if free < SPACE_BAD else "warning" if free < SPACE_SUSPECT else "ok"
     found = f"{free / (1 << 30):.1f} GiB free"
-    return Check("disk space", state, found, "" if state == "ok" else "make room: a full disk refuses events")
+    return Finding("disk space", state, found, None if state == "ok" else "make room: a full disk refuses events")
 
 
-def credential_file(config: Config) -> tuple[Check, Credential | None]:
+def credential_file(config: Config) -> tuple[Finding, Credential | None]:
     """The home's credential: there, private, whole, for the hub that is meant."""
     path = config.credential_path
     try:
         kept = keys.load(path)
     except BadKeyFile as error:
-        return Check("credential", "fail", str(error)), None
+        return Finding("credential", "failed", str(error)), None
     if kept is None:
         local = keys.is_local(config.hub_url or LOCAL_HUB_URL)
-        remedy = "" if local else "on the hub: bridge-server servers add NAME --out FILE; then --credential-file FILE"
+        remedy = None if local else "on the hub: bridge-server servers add NAME --out FILE; then --credential-file FILE"
         found = f"there is no {path}" + ("; `serve` gets one from the hub on this machine" if local else "")
-        return Check("credential", "ok" if local else "fail", found, remedy), None
+        return Finding("credential", "ok" if local else "failed", found, remedy), None
     if kept.device_id is not None:
         found = f"{path} is an app's, not a home's"
-        return Check("credential", "fail", found, "name the home's: --credential-file"), None
+        return Finding("credential", "failed", found, "name the home's: --credential-file"), None
     if config.hub_url is not None and config.hub_url.rstrip("/") != kept.hub_url.rstrip("/"):
         found = f"{path} is for {kept.hub_url}, not {config.hub_url}"
-        return Check("credential", "fail", found, "name another file, or leave out the hub's URL"), None
-    return Check("credential", "ok", f"home {kept.server_id} of {kept.hub_url}"), kept
+        return Finding("credential", "failed", found, "name another file, or leave out the hub's URL"), None
+    return Finding("credential", "ok", f"home {kept.server_id} of {kept.hub_url}"), kept
 
 
-async def store(config: Config, open_store: OpenStore) -> tuple[Check, str | None, int | None]:
+async def store(config: Config, open_store: OpenStore) -> tuple[Finding, str | None, int | None]:
     """The event store: readable, and its write lock can be had. Also its epoch and head."""
     path = config.store_path
     if not path.exists():
-        return Check("event store", "ok", f"{path} is not there yet; the first event makes it"), None, None
+        return Finding("event store", "ok", f"{path} is not there yet; the first event makes it"), None, None
     try:
         async with open_store(config) as events:
             epoch, head = events.epoch, await events.head()
     except StoreError as error:
-        return Check("event store", "fail", str(error)), None, None
-    return Check("event store", "ok", f"{path}, epoch {epoch}, last event {head or 'none yet'}"), epoch, head
+        return Finding("event store", "failed", str(error)), None, None
+    return Finding("event store", "ok", f"{path}, epoch {epoch}, last event {head or 'none yet'}"), epoch, head
 
 
-def cursor(config: Config, credential: Credential | None, epoch: str | None, head: int | None) -> Check:
+def cursor(config: Config, credential: Credential | None, epoch: str | None, head: int | None) -> Finding:
     """How far the hub has acknowledged: a place that the store has, for this hub and this home."""
     path = config.cursor_path
     try:
         saved = CursorFile(path).load()
     except (DamagedCursor, OSError) as error:
-        return Check("cursor", "warn", str(error), f"rm {path}: the hub says where to go on, nothing is lost")
+        return Finding("cursor", "warning", str(error), f"rm {path}: the hub says where to go on, nothing is lost")
     if saved is None:
-        return Check("cursor", "ok", "nothing was acknowledged yet")
+        return Finding("cursor", "ok", "nothing was acknowledged yet")
     if credential is not None and (saved.hub_url, saved.server_id) != (credential.hub_url, credential.server_id):
         found = f"it is for home {saved.server_id} at {saved.hub_url}"
-        return Check("cursor", "warn", found, "nothing: this hub says where to go on")
+        return Finding("cursor", "warning", found, "nothing: this hub says where to go on")
     if epoch is not None and saved.epoch != epoch:
-        return Check("cursor", "warn", "it is for another epoch of the store", "nothing: all is sent again")
+        return Finding("cursor", "warning", "it is for another epoch of the store", "nothing: all is sent again")
     if epoch is not None and saved.event_id > (head or 0):
         found = f"event {saved.event_id} was acknowledged, but the last one stored is {head or 0}"
-        return Check("cursor", "warn", found, "nothing if the store was restored: the next start sends all again")
-    return Check("cursor", "ok", f"acknowledged up to event {saved.event_id}")
+        return Finding("cursor", "warning", found, "nothing if the store was restored: the next start sends all again")
+    return Finding("cursor", "ok", f"acknowledged up to event {saved.event_id}")
 
 
-async def hub(url: str, credential: Credential | None) -> AsyncIterator[Check]:
+async def hub(url: str, credential: Credential | None) -> AsyncIterator[Finding]:
     """The hub: its name, its port, its certificate, its answer, its clock, and whether it knows the credential."""
     parts = urlsplit(url)
     host, secure = parts.hostname or "", parts.scheme == "https"
@@ -166,19 +169,19 @@ async def hub(url: str, credential: Credential | None) -> AsyncIterator[Check]:
         async with asyncio.timeout(TIMEOUT):
             found = await loop.getaddrinfo(host, port, type=1)
     except (OSError, TimeoutError) as error:
-        yield Check(
-            "hub: name", "fail", f"{host} has no address: {_said(error)}", "check the URL and this machine's DNS"
+        yield Finding(
+            "hub: name", "failed", f"{host} has no address: {_said(error)}", "check the URL and this machine's DNS"
         )
         return
-    yield Check("hub: name", "ok", f"{host} is {', '.join(dict.fromkeys(str(row[4][0]) for row in found))}")
+    yield Finding("hub: name", "ok", f"{host} is {', '.join(dict.fromkeys(str(row[4][0]) for row in found))}")
     check = await _port(host, port)
     yield check
-    if check.state == "fail":
+    if check.status == "failed":
         return
     if secure:
         check = await _certificate(host, port)
         yield check
-        if check.state == "fail":
+        if check.status == "failed":
             return
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
         try:
@@ -186,39 +189,41 @@ async def hub(url: str, credential: Credential | None) -> AsyncIterator[Check]:
                 here, date = time.time(), response.headers.get("Date")
                 yield _ready(response.status, await response.content.read(MAX_PROXY_ANSWER))
         except (aiohttp.ClientError, TimeoutError) as error:
-            yield Check("hub: answer", "fail", f"none: {_said(error)}", "something else listens there: check the URL")
+            yield Finding(
+                "hub: answer", "failed", f"none: {_said(error)}", "something else listens there: check the URL"
+            )
             return
         yield _clock(date, here)
         if credential is not None:
             yield await _known(session, url, credential)
 
 
-async def _port(host: str, port: int) -> Check:
+async def _port(host: str, port: int) -> Finding:
     try:
         async with asyncio.timeout(TIMEOUT):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as error:
         remedy = "start the hub (bridge-server serve), or check the port and the firewalls between"
-        return Check("hub: port", "fail", f"{host}:{port} takes no connection: {_said(error)}", remedy)
+        return Finding("hub: port", "failed", f"{host}:{port} takes no connection: {_said(error)}", remedy)
     await _closed(writer)
-    return Check("hub: port", "ok", f"{host}:{port} takes connections")
+    return Finding("hub: port", "ok", f"{host}:{port} takes connections")
 
 
-async def _certificate(host: str, port: int) -> Check:
+async def _certificate(host: str, port: int) -> Finding:
     try:
         async with asyncio.timeout(TIMEOUT):
             _, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
     except ssl.SSLCertVerificationError as error:
         remedy = "renew the hub's certificate, or make this machine trust who signed it"
-        return Check("hub: TLS", "fail", f"the certificate is not valid: {error.verify_message}", remedy)
+        return Finding("hub: TLS", "failed", f"the certificate is not valid: {error.verify_message}", remedy)
     except (OSError, TimeoutError) as error:
-        return Check("hub: TLS", "fail", f"no TLS there: {_said(error)}", "is it http:// instead?")
+        return Finding("hub: TLS", "failed", f"no TLS there: {_said(error)}", "is it http:// instead?")
     until = writer.get_extra_info("peercert").get("notAfter", "")
     await _closed(writer)
     days = (ssl.cert_time_to_seconds(until) - time.time()) / 86_400 if until else 0.0
     if days < CERTIFICATE_DAYS:
-        return Check("hub: TLS", "warn", f"the certificate ends in {days:.0f} days", "renew it on the hub")
-    return Check("hub: TLS", "ok", f"the certificate is valid for {days:.0f} days")
+        return Finding("hub: TLS", "warning", f"the certificate ends in {days:.0f} days", "renew it on the hub")
+    return Finding("hub: TLS", "ok", f"the certificate is valid for {days:.0f} days")
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
@@ -230,46 +235,50 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-def _ready(status: int, body: bytes) -> Check:
+def _ready(status: int, body: bytes) -> Finding:
     if status == 200:
-        return Check("hub: answer", "ok", "it is ready")
+        return Finding("hub: answer", "ok", "it is ready")
     if from_proxy(status, body):
         found, _, remedy = PROXY_ALONE.partition(": ")
-        return Check("hub: answer", "fail", f"{found} (HTTP {status})", remedy)
+        return Finding("hub: answer", "failed", f"{found} (HTTP {status})", remedy)
     if status == 503:
-        return Check("hub: answer", "warn", "it is shutting down or overloaded", "wait; `serve` comes back by itself")
+        return Finding(
+            "hub: answer", "warning", "it is shutting down or overloaded", "wait; `serve` comes back by itself"
+        )
     remedy = "something else is at that URL, or a proxy hides the hub's paths"
-    return Check("hub: answer", "fail", f"/ready answers {status}", remedy)
+    return Finding("hub: answer", "failed", f"/ready answers {status}", remedy)
 
 
-def _clock(date: str | None, here: float) -> Check:
+def _clock(date: str | None, here: float) -> Finding:
     try:
         there = parsedate_to_datetime(date or "").timestamp()
     except ValueError:
-        return Check("clock", "warn", "the hub does not say what time it is")
+        return Finding("clock", "warning", "the hub does not say what time it is")
     skew = here - there - 0.5  # a Date header leaves out the fraction
-    state: Literal["ok", "warn", "fail"]
-    state = "fail" if abs(skew) > SKEW_BAD else "warn" if abs(skew) > SKEW_SUSPECT else "ok"
+    state: Status
+    state = "failed" if abs(skew) > SKEW_BAD else "warning" if abs(skew) > SKEW_SUSPECT else "ok"
     if state == "ok":
-        return Check("clock", "ok", "the same as the hub's, within a few seconds")
+        return Finding("clock", "ok", "the same as the hub's, within a few seconds")
     found = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the hub's"
-    return Check("clock", state, found, "set the clock of whichever is wrong (timedatectl set-ntp true)")
+    return Finding("clock", state, found, "set the clock of whichever is wrong (timedatectl set-ntp true)")
 
 
-async def _known(session: aiohttp.ClientSession, url: str, credential: Credential) -> Check:
+async def _known(session: aiohttp.ClientSession, url: str, credential: Credential) -> Finding:
     headers = {"Authorization": f"Bearer {credential.credential}"}
     try:
         async with session.get(url.rstrip("/") + ME_PATH, headers=headers, allow_redirects=False) as response:
             status: int = response.status
             about: Any = await response.json() if status == 200 else None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        return Check("hub: credential", "warn", f"the hub did not say whether it knows it: {_said(error)}")
+        return Finding("hub: credential", "warning", f"the hub did not say whether it knows it: {_said(error)}")
     if status == 200 and isinstance(about, dict) and about.get("server_id") == credential.server_id:
-        return Check("hub: credential", "ok", "the hub knows this home")
+        return Finding("hub: credential", "ok", "the hub knows this home")
     if status in (401, 403):
         remedy = "it was revoked, or is another hub's: enrol again to get a new one"
-        return Check("hub: credential", "fail", f"the hub refuses it ({status})", remedy)
-    return Check("hub: credential", "warn", f"the hub did not say whether it knows it ({ME_PATH} answers {status})")
+        return Finding("hub: credential", "failed", f"the hub refuses it ({status})", remedy)
+    return Finding(
+        "hub: credential", "warning", f"the hub did not say whether it knows it ({ME_PATH} answers {status})"
+    )
 
 
 def _said(error: BaseException) -> str:

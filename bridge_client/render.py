@@ -83,6 +83,9 @@ def show(block: Block, *, growing: bool = False, unfold: bool = False) -> Render
     match block.kind:
         case "line":
             return Text(harmless(f"{_session(block)}{block.title}"), style="dim")
+        case "question":
+            head = Text(f"? {harmless(_session(block) + block.title)}", style="bold yellow")
+            return Group(head, Text("\n".join(f"  {line}" for line in lines_of(block.text)), style="yellow"))
         case "warning" | "error":
             style = _COLOURS_OF_TROUBLE[block.kind]
             body = lines_of(block.title) + ([*lines_of(block.text)] if block.text else [])

@@ -55,6 +55,10 @@ CLEANUP_SECONDS: Final = 10.0
 MAX_DETAIL_CHARS: Final = 2_000
 
 STOPPED: Final = "the home stopped during this request"
+GONE: Final = "the program that ran this request was ended"
+
+RECOVER_SECONDS: Final = 15.0
+"""Between two looks for requests of other programs that ended without ending them."""
 
 _RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -79,27 +83,44 @@ class RequestExecution:
         notify: Notify | None = None,
         on_checkpoint: OnCheckpoint | None = None,
         max_running: int = MAX_RUNNING,
+        elsewhere: Callable[[str], bool] = lambda request_id: False,
     ) -> None:
+        """`elsewhere` says of a request whether another program runs it, which ends it then."""
         self._sessions = sessions
         self._store = store
         self._clock = clock
         self._notify = notify
         self._on_checkpoint = on_checkpoint
         self._max_running = max_running
+        self._elsewhere = elsewhere
         self._running: dict[str, Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def recover(self) -> int:
-        """End what was under way when the home stopped; how many requests that were. Raises StoreError."""
-        left = await self._sessions.with_request()
-        for record in left:
-            assert record.request_id is not None
-            about = {"session_id": record.session_id, "request_id": record.request_id}
-            await self._capture(record.session_id, record.request_id)
-            await self._sessions.end(record.session_id, record.request_id, _last(about, _error(STOPPED)))
-            log.warning("request %s of session %s: %s", record.request_id, record.session_id, STOPPED)
-        return len(left)
+    async def recover(self, why: str = STOPPED) -> int:
+        """End what nobody runs any more; how many requests that were. `why` is told of each. Raises StoreError."""
+        ended = 0
+        for left in await self._sessions.with_request():
+            session_id, request_id = left.session_id, left.request_id
+            if request_id is None or session_id in self._running or self._elsewhere(request_id):
+                continue
+            if (await self._sessions.get(session_id)).request_id != request_id:
+                continue  # whoever ran it has ended it meanwhile
+            await self._capture(session_id, request_id)
+            about = {"session_id": session_id, "request_id": request_id}
+            await self._sessions.end(session_id, request_id, _last(about, _error(why)))
+            log.warning("request %s of session %s: %s", request_id, session_id, why)
+            ended += 1
+        return ended
+
+    async def keep_recovering(self) -> None:
+        """Recover now and then, without end: other programs may run requests in this store, and be killed."""
+        while True:
+            await self._clock.sleep(RECOVER_SECONDS)
+            try:
+                await self.recover(GONE)
+            except StoreError as error:
+                log.warning("looking for requests that nobody runs any more failed: %s", error)
 
     def running(self, session_id: str) -> Running | None:
         """The request under way in this session."""

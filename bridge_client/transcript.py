@@ -31,9 +31,10 @@ MAX_OPEN: Final = 100
 MAX_TEXT_CHARS: Final = 64 * 1024
 """Of one block; of a longer one the start is kept."""
 
-Kind = Literal["reply", "user", "tool", "notice", "line", "warning", "error"]
+Kind = Literal["reply", "user", "tool", "question", "notice", "line", "warning", "error"]
 
 _QUIET: Final = frozenset({"assistant_message", "checkpoint", "session_checkpoint", "turn_completed"})
+_ANSWERED: Final = {True: "it waits: allow or deny it in an app", False: "it waits for an answer where the agent runs"}
 _NOTICE: Final = ("application_notification_", "session_notification_")
 
 
@@ -138,6 +139,14 @@ class Transcript:
                 yield Block("user", str(data.get("role", "user")), _cut(text_of(data.get("content"))))
             case "tool_call_started":
                 self._tool(whose, data)
+            case "tool_approval_requested":
+                yield Block(
+                    "question", f"asks to use {_called(data)}", _ANSWERED[isinstance(data.get("approval_id"), str)]
+                )
+            case "tool_approval_granted":
+                yield Block("line", f"allowed: {_called(data)}")
+            case "tool_approval_denied":
+                yield Block("warning", f"not allowed: {_called(data)}")
             case "tool_call_completed" | "tool_call_failed":
                 yield self._result(draft, whose)
             case "tool_partial":  # its beginning; the end says what the results say

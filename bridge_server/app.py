@@ -31,6 +31,7 @@ from bridge_server.readings import readings
 from bridge_server.transports.handshake import Mount, Pairs
 from bridge_server.transports.longpoll import LongPolling
 from bridge_server.transports.port import GOODBYE_SECONDS, Port
+from bridge_server.transports.unreadable import HttpConnection
 from bridge_server.web import routes as viewer
 from protocol import loopback
 from protocol.errors import API_ERRORS
@@ -139,14 +140,14 @@ class Hub:
             handler_cancellation=True,
             access_log=None,
             logger=_http_log,
-            keepalive_timeout=15,
             shutdown_timeout=GOODBYE_SECONDS,
         )
         await self._runner.setup()
-        assert self._runner.server is not None
+        server = self._runner.server
+        assert server is not None
         self._listener = Port(
             (mount, *self._extra_mounts),
-            self._runner.server,
+            lambda: HttpConnection(server, _http_log),
             hub=self.topics,
             budget=self.budget,
             clock=self.clock,

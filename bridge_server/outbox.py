@@ -18,6 +18,7 @@ from typing import Final
 from bridge_server.backlog import Backlog, Entry, Level, Marks
 from bridge_server.hub import Listener
 from bridge_server.message import Form, Message
+from bridge_server.seldom import Seldom
 from bridge_server.transports import Transport
 from protocol.server import Channel
 
@@ -47,6 +48,8 @@ class Budget:
         self.used = 0
         self.busy: set[Outbox] = set()
         self.cuts = dict.fromkeys(CUTS, 0)
+        self.lines = Seldom(now)
+        """What is said in the log of slow peers: a storm of them is one line a second."""
         self.merged_parts = 0
         self.passed = {Level.MERGE: 0, Level.HOLD: 0}
         """Queues that passed a mark."""
@@ -266,6 +269,11 @@ class Outbox:
             self._budget.cuts[reason] += 1
             self.drop()
             self._cut()
+
+    @property
+    def lines(self) -> Seldom:
+        """What is said in the log of slow peers, of all of a hub."""
+        return self._budget.lines
 
     def drop(self) -> None:
         """Forget everything and count for nothing; called when the peer goes."""

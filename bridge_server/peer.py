@@ -395,5 +395,6 @@ class Peer:
                 member.end(reason)
 
     def _cut(self) -> None:
-        log.warning("%s reads too slowly and is cut", shown(self.identity))
+        said = "%s reads too slowly and is cut"
+        self.outbox.lines.log(log, logging.WARNING, "cut", said, shown(self.identity))
         self.outbox.transport.close(1013, "slow")

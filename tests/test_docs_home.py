@@ -70,7 +70,9 @@ async def test_every_member_of_status_is_explained(tmp_path: Path) -> None:
 
 async def test_every_check_of_doctor_is_explained(tmp_path: Path) -> None:
     tree = ast.parse(Path(doctor.__file__).read_text("utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Check"]
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding"
+    ]
     names = {ast.literal_eval(call.args[0]) for call in calls}
     assert column(section(CLI, "What doctor looks at"), "check") == names
 

@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 
 from bridge_client import local_token
 from bridge_client.api import PROGRAM, ApiError
+from bridge_client.api.unreadable import HttpConnection
 from bridge_client.store import StoreError
 from protocol.loopback import LOOPBACK_NAMES, check_request, expected_hosts, normal_origin, own_origins
 
@@ -43,6 +44,7 @@ class Api:
         self._host = host
         self._listed = frozenset(origins)
         self._wanted = port
+        self._listening: asyncio.Server | None = None
         self.port = 0
         self.url = ""
 
@@ -58,11 +60,12 @@ class Api:
         self._runner = runner
         if self._wanted is not None:
             try:
-                await web.TCPSite(runner, self._host, self._wanted).start()
+                loop = asyncio.get_running_loop()
+                self._listening = await loop.create_server(self.connection, self._host, self._wanted)
             except BaseException:
                 await runner.cleanup()
                 raise
-            self.port = runner.addresses[0][1]
+            self.port = self._listening.sockets[0].getsockname()[1]
         self._hosts = expected_hosts() | {self._host.lower()} if self._host not in _EVERYWHERE else None
         self._origins = own_origins(self.port) | self._listed
         if self.port:
@@ -74,12 +77,15 @@ class Api:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
 
     def connection(self) -> asyncio.BaseProtocol:
         """The server's end of one more connection, whatever carries it."""
-        assert self._runner.server is not None
-        return self._runner.server()
+        server = self._runner.server
+        assert server is not None
+        return HttpConnection(server, _http_log)
 
     @web.middleware
     async def _gate(self, request: web.Request, handler: Handler) -> web.StreamResponse:

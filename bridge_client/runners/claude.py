@@ -22,6 +22,22 @@ _INIT: Final = ("model", "cwd", "tools", "permissionMode", "claude_code_version"
 _OUTCOME: Final = ("duration_ms", "duration_api_ms", "num_turns", "total_cost_usd", "stop_reason", "permission_denials")
 
 
+_RETRY: Final = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
+_HOUSEKEEPING: Final = frozenset(
+    (
+        *("progress", "tool_progress", "keep_alive", "auth_status", "tool_use_summary", "prompt_suggestion"),
+        *("control_request", "control_response", "control_cancel_request", "command_lifecycle"),
+        *("file-history-snapshot", "queue-operation", "summary", "attachment", "last-prompt", "permission-mode"),
+        *("custom-title", "ai-title", "agent-name", "stream_event"),
+        *(f"system/{name}" for name in ("status", "compact_boundary", "turn_duration", "stop_hook_summary")),
+        *(f"system/hook_{name}" for name in ("started", "progress", "response")),
+        *(f"system/task_{name}" for name in ("started", "progress", "updated", "notification")),
+        *(f"system/{name}" for name in ("files_persisted", "session_state_changed", "local_command")),
+    )
+)
+"""What Claude Code prints, or keeps in transcripts, that says nothing of the conversation."""
+
+
 class ClaudeTranslator(LineTranslator):
     """One stream of one program; a sub-agent's events carry `parent_tool_call_id` or `sidechain` as metadata."""
 
@@ -65,10 +81,19 @@ class ClaudeTranslator(LineTranslator):
             case "control_request" if inner(event, "request").get("subtype") == "can_use_tool":
                 request = inner(event, "request")
                 asked = {"tool_name": request.get("tool_name"), "tool_input": request.get("input")}
-                turn.tell("tool_approval_requested", {"approval_id": event.get("request_id"), **asked})
-            case type:
-                subtype = event.get("subtype")
-                self.ignore(f"{type}/{subtype}" if isinstance(subtype, str) else type)
+                turn.tell("tool_approval_requested", {"provider_approval_id": event.get("request_id"), **asked})
+            case "system" if event.get("subtype") == "api_retry":
+                tries = f"{event.get('attempt')} of {event.get('max_retries')}"
+                details = {name: event[name] for name in _RETRY if name in event}
+                turn.error(f"the model's API failed; trying again ({tries})", fatal=False, details=details)
+            case "rate_limit_event":
+                info = inner(event, "rate_limit_info")
+                if info.get("status") not in (None, "allowed"):
+                    turn.error(f"rate limit: {info['status']!s:.80}", fatal=False, details=info)
+            case _:
+                self.turn.metadata = metadata
+                self.unknown(event, _HOUSEKEEPING)
+                self.turn.metadata = {}
         self._pass_on(turn, event)
 
     def _pass_on(self, turn: Turn, event: Json) -> None:

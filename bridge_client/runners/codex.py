@@ -9,6 +9,7 @@ from protocol.events.agent_app import text_of
 
 _REPLIES: Final = {"agent_message": "say", "assistant_message": "say", "reasoning": "think"}
 _OWN: Final = ("id", "type", "status")
+_HOUSEKEEPING: Final = frozenset({"item.plan.delta", "token_count"})  # told otherwise as well
 _MAX_ITEMS: Final = 1000
 
 
@@ -37,9 +38,11 @@ class CodexTranslator(LineTranslator):
                 self._item(item, done=True)
             case "turn.completed":
                 self._end_texts()
-                usage = inner(event, "usage")
-                cached = usage.get("cached_input_tokens")
-                self.turn.usage(usage.get("input_tokens"), usage.get("output_tokens"), cached_input_tokens=cached)
+                usage = dict(inner(event, "usage"))
+                more = {str(name): count for name, count in usage.items() if type(count) is int}
+                for name in ("input_tokens", "output_tokens"):
+                    more.pop(name, None)
+                self.turn.usage(usage.get("input_tokens"), usage.get("output_tokens"), **more)
                 self.turn.tell("turn_completed")
                 self.turn.tell("run_completed", {"status": "completed"})
             case "turn.failed":
@@ -49,8 +52,8 @@ class CodexTranslator(LineTranslator):
             case "error":
                 message = text_of(event.get("message"))
                 self.turn.error(message, fatal=not message.startswith("Reconnecting"))
-            case type:
-                self.ignore(type)
+            case _:
+                self.unknown(event, _HOUSEKEEPING)
 
     def _item(self, item: Json, *, done: bool) -> None:
         type = item.get("type")

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from bridge_client.clock import Clock
 from bridge_client.lines import Line
-from bridge_client.runners import Checkpoint, Context, EventCallback, Json, Request
+from bridge_client.runners import Checkpoint, Context, EventCallback, Json, Message, Request
 from bridge_client.runners.json_lines import JsonLinesTranslator
 from bridge_client.runners.process import MAX_LINE, Limits, Program, TookTooLong, started
 from bridge_client.runners.telling import Telling
@@ -108,19 +108,18 @@ class CommandRunner:
             raise failure
 
     def _words(self, request: Request, text: str) -> tuple[list[str], bytes]:
-        theirs = next(
-            (
-                known
-                for message in reversed(request.messages)
-                if isinstance(known := message.metadata.get("provider_session_id"), str)
-            ),
-            None,
-        )
+        theirs = next((known for message in reversed(request.messages) if (known := self._conversation(message))), None)
         command = self._command.resume if theirs is not None and self._command.resume else self._command.start
         meanings = dict(zip(PLACES, (text, request.session_id, request.request_id, theirs or ""), strict=True))
         words = [_filled(word, meanings) for word in command]
         given = any("{text}" in word for word in command)
         return words, b"" if given else text.encode("utf-8", "replace")
+
+    def _conversation(self, message: Message) -> str | None:
+        """What the program calls the conversation that this message is of; None: not its own, or not known."""
+        theirs, whose = message.metadata.get("provider_session_id"), message.metadata.get("provider")
+        other = whose in PROVIDERS and "unknown" not in (whose, self._provider) and whose != self._provider
+        return theirs if isinstance(theirs, str) and theirs and not other else None
 
     def _not_started(self, telling: Telling, word: str, error: OSError | ValueError) -> Iterator[Json | Checkpoint]:
         missing = isinstance(error, FileNotFoundError) and (self._command.cwd is None or self._command.cwd.is_dir())

@@ -1,4 +1,4 @@
-"""One command, run for who started it: its output goes where it always went, and its events into the store.
+"""One command, run for who started it: its output goes where it always went, and its events into a session.
 
 The command has the terminal's keys and standard input as usual; only its two outputs go through here, unchanged. It
 ends as it ends: a store that fails costs its events and nothing else.
@@ -7,52 +7,52 @@ ends as it ends: a store that fails costs its events and nothing else.
 import asyncio
 import math
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from bridge_client.clock import Clock
 from bridge_client.lines import Lines
+from bridge_client.one_off_session import OneOffSession
 from bridge_client.runners import Checkpoint, Json, Request
 from bridge_client.runners.command import drafts_of, provider_of, report_exit
 from bridge_client.runners.json_lines import JsonLinesTranslator
 from bridge_client.runners.process import MAX_LINE, Limits, Program, started
 from bridge_client.runners.telling import Telling
 from bridge_client.runners.turn import MAX_TEXT_CHARS
+from bridge_client.session_rules import SessionError
+from protocol.events.agent_app import text_of
 from protocol.events.session_manager import Draft
 
 MAX_WAITING: Final = 2_000
 """Events that wait for the store; then the command waits too."""
 
-_AT_ONCE: Final = 256
+MAX_UNKEPT_CHARS: Final = 1 << 20
+"""Of text that is told and stands in no history yet."""
 
-Publish = Callable[[Json], Awaitable[object]]
+_AT_ONCE: Final = 256
+_BROKEN_OFF: Final[Json] = {"type": "error", "detail": "bridge-client was stopped while the command ran"}
+
 Write = Callable[[bytes], object]
 """Writes all of it, and may take its time: called in a thread. Raises BrokenPipeError when nobody reads any more."""
-
-
-class Place(NamedTuple):
-    """Where the events belong."""
-
-    session_id: str
-    request_id: str
-    new: bool
-    """Whether the session begins here."""
 
 
 class OneOff:
     """`run` the command; `signal` passes one on to it meanwhile."""
 
-    def __init__(self, command: Sequence[str], place: Place, publish: Publish, clock: Clock) -> None:
+    def __init__(self, command: Sequence[str], session: OneOffSession, clock: Clock) -> None:
         self.problem: Exception | None = None
         """Why not all events were stored, if they were not."""
+        self.unkept: SessionError | None = None
+        """Why the session's history does not hold all of it, if it does not."""
         self._command = command
-        self._place = place
-        self._publish = publish
-        request = Request(place.session_id, place.request_id, self._name, (), stream=True, stream_tools=True)
+        self._session = session
+        request = Request(session.session_id, session.request_id, self._name, (), stream=True, stream_tools=True)
         self._telling = Telling(request, provider_of(command[0], None), clock=clock)
-        self._waiting: asyncio.Queue[Json | None] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[Json | Checkpoint | None] = asyncio.Queue(MAX_WAITING)
+        self._uncaptured = 0
+        self._end: list[Json] = [_BROKEN_OFF, {"type": "request_completed"}]
         self._program: Program | None = None
 
     @property
@@ -85,10 +85,11 @@ class OneOff:
             async with started(self._command, None, limits, own_group=False, on_stderr=on_stderr) as program:
                 self._program = program
                 storing = asyncio.create_task(self._store())
-                await self._put(self._beginning())
                 await self._pass_on(program, out)
                 code = await program.exit_code()
-            await self._put(self._ending(program, code))
+            await self._put(report_exit(self._telling, self._name, program, code))
+            await self._put(self._telling.checkpoint())
+            self._end = self._ending(code)
         finally:
             if storing is not None:
                 await self._waiting.put(None)
@@ -109,14 +110,9 @@ class OneOff:
             await self._put(self._telling.tell(drafts_of(translator, line)))
         await self._put(self._telling.tell(translator.finish()))
 
-    def _beginning(self) -> list[Json]:
-        created: Json = {"type": "session_created", "agent_id": self._name}
-        created["session"] = {"session_id": self._place.session_id, "agent_id": self._name, "title": self._name}
-        return [*([created] if self._place.new else ()), {"type": "request_started", "stream": True}]
-
-    def _ending(self, program: Program, code: int) -> list[Json]:
-        told = [one for one in report_exit(self._telling, self._name, program, code) if not isinstance(one, Checkpoint)]
+    def _ending(self, code: int) -> list[Json]:
         failure = self._telling.outcome()
+        told: list[Json] = []
         if code == 128 + signal.SIGINT:
             told.append({"type": "request_cancelled"})
         elif failure is not None:
@@ -124,27 +120,56 @@ class OneOff:
             told.append({"type": "error", "detail": str(failure), **{k: v for k, v in members.items() if v}})
         return [*told, {"type": "request_completed"}]
 
-    async def _put(self, events: Iterable[Json | Checkpoint]) -> None:
-        whose: dict[str, Any] = {"session_id": self._place.session_id, "request_id": self._place.request_id}
-        for event in events:
-            if isinstance(event, Checkpoint) or self.problem is not None:
-                continue
-            about = {"session_id": self._place.session_id} if event["type"] == "session_created" else whose
-            await self._waiting.put({"type": event["type"], **about, **event})
+    async def _put(self, items: Iterable[Json | Checkpoint]) -> None:
+        for item in items:
+            if isinstance(item, Checkpoint):
+                self._uncaptured = 0
+            elif item["type"] == "final":
+                self._uncaptured += sum(len(text_of(message["content"])) for message in item["messages"])
+            await self._waiting.put(item)
+            if self._uncaptured > MAX_UNKEPT_CHARS:  # a program may talk for days
+                await self._put(self._telling.checkpoint())
 
     async def _store(self) -> None:
+        await self._keep(self._session.begin())
         last = False
         while not last:
             batch = [await self._waiting.get()]
             while len(batch) < _AT_ONCE and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
             last = batch[-1] is None
-            events = [event for event in batch if event is not None]
-            if self.problem is not None:
-                continue
+            events: list[Json] = []
+            for item in batch:
+                if isinstance(item, dict):
+                    events.append(item)
+                    continue
+                await self._tell(events)
+                events = []
+                if item is not None and self.unkept is None:
+                    await self._keep(self._session.checkpoint(item.messages), history=True)
+            await self._tell(events)
+        await self._keep(self._session.end(self._end))
+        self._session.close()
+
+    async def _tell(self, events: Sequence[Json]) -> None:
+        if events and self.problem is None:
             # Begun in their order, which is the order they are stored in.
-            done = await asyncio.gather(*map(self._publish, events), return_exceptions=True)
+            done = await asyncio.gather(*map(self._session.tell, events), return_exceptions=True)
             self.problem = next((error for error in done if isinstance(error, Exception)), None)
+
+    async def _keep(self, change: Coroutine[Any, Any, None], *, history: bool = False) -> None:
+        if self.problem is not None:
+            change.close()
+            return
+        try:
+            await change
+        except SessionError as error:
+            if history:
+                self.unkept = error
+            else:
+                self.problem = error
+        except Exception as error:
+            self.problem = error
 
 
 def joined(drafts: Sequence[Draft]) -> list[Draft]:

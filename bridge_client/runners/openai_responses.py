@@ -63,7 +63,7 @@ class OpenAIResponsesTranslator(LineTranslator):
         elif type == "mcp_approval_request":
             self.turn.end()
             asked = {"tool_name": item.get("name"), "tool_input": item.get("arguments")}
-            self.turn.tell("tool_approval_requested", {"approval_id": item.get("id"), **asked})
+            self.turn.tell("tool_approval_requested", {"provider_approval_id": item.get("id"), **asked})
         elif _is_call(item):
             self._called(item)
         elif isinstance(type, str) and type.endswith("_call_output"):

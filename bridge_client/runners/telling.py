@@ -8,7 +8,7 @@ from bridge_client.runners import Checkpoint, EventCallback, Json, Request, Runn
 from bridge_client.runners.stamping import stamps
 from bridge_client.told_messages import ToldMessages
 from protocol.events.provider_error import provider_error
-from protocol.events.session_manager import Draft, stamp
+from protocol.events.session_manager import Draft, Event, group_of, stamp
 from protocol.events.views import AgentAppView
 
 # Told by whoever runs the request, about it.
@@ -100,7 +100,7 @@ class Telling:
             told = {name: value for name, value in told.items() if name not in ("session_id", "request_id")}
             yield from self._filtered(told)
 
-    def _canonical(self, draft: Draft) -> Any:
+    def _canonical(self, draft: Draft) -> Event:
         if self._number == 0 and draft.type != "run_started":
             self._number = 1
             self._report(stamp(Draft("run_started"), self._context, 0))
@@ -110,8 +110,8 @@ class Telling:
         self._report(event)
         return event
 
-    def _report(self, event: Any) -> None:
-        if self._on_event is not None:
+    def _report(self, event: Event) -> None:
+        if self._on_event is not None and group_of(event.type) is not None:
             self._on_event(event)
 
     def _filtered(self, told: Json) -> Iterator[Json | Checkpoint]:

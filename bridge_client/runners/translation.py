@@ -9,7 +9,8 @@ A translator is a state machine without I/O, clock or chance: lines in, drafts o
 - A tool call is told once, when its input is complete, after the text before it. Input that is no JSON stays text.
 - Any line is taken, none raises. A line that is not JSON where JSON is due becomes an `error_occurred` that is not
   `fatal`: the run goes on. Lines that say nothing about the conversation (pings, progress, housekeeping) become
-  nothing, and are counted by type in `ignored`.
+  nothing, and are counted by type in `ignored`. What an agent's command line prints under a type that is new goes
+  through whole, as `claude.NAME` or `codex.NAME`: the only drafts that are not canonical.
 - A character that a provider splits over two pieces (halves of a surrogate pair) comes whole, with the second.
 - No draft holds more than about MAX_TEXT_CHARS of a reply, or of a tool's input or output: a longer reply goes on in
   the next (`continued`), a longer input or output is cut (`truncated`).
@@ -31,6 +32,10 @@ MAX_LINE_BYTES: Final = 16 << 20
 """A longer line is not read (whoever feeds lines may give up on one earlier)."""
 
 MAX_IGNORED_TYPES: Final = 100
+MAX_UNKNOWN_BYTES: Final = 64 << 10
+"""Of an event of a type that is new to us; a larger one is counted, and no more."""
+
+_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}", re.ASCII)
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -55,10 +60,12 @@ class LineTranslator:
     def __init__(self) -> None:
         self.ignored: Counter[str] = Counter()
         self.turn = Turn(self.provider)
+        self._size = 0  # bytes of the line that is translated
 
     def feed(self, line: str | bytes) -> list[Draft]:
         text = line_data(line)
         if text is not None:
+            self._size = len(text)
             value = parse(text)
             if isinstance(value, dict):
                 self.translate(value)
@@ -86,6 +93,18 @@ class LineTranslator:
         self.turn.error(
             "a line of the stream is no JSON object", fatal=False, kind="parse_error", details={"line": shown}
         )
+
+    def unknown(self, event: Json, housekeeping: frozenset[str]) -> None:
+        """An event that nothing is made of. Housekeeping is counted; what is new goes through as it is, as `data` under
+        the provider's name and its own: `claude.new_type`, `claude.system/new_subtype`."""
+        type, subtype = event.get("type"), event.get("subtype")
+        name = f"{type}/{subtype}" if isinstance(subtype, str) else type
+        fits = self._size <= MAX_UNKNOWN_BYTES
+        named = isinstance(type, str) and isinstance(name, str) and _TYPE.fullmatch(name)
+        if named and fits and housekeeping.isdisjoint((type, name)):
+            self.turn.tell(f"{self.provider}.{name}", event)
+        else:
+            self.ignore(name)
 
     def ignore(self, type: Any) -> None:
         """Count a line that becomes nothing."""

@@ -4,14 +4,11 @@ Reasons are ours (the table in docs/wire.md), so both maps stay as small as that
 """
 
 import logging
-from typing import Final
 
 from bridge_server.clock import Clock
+from bridge_server.seldom import Seldom
 
 log = logging.getLogger("bridge_server.refusals")
-
-QUIET_SECONDS: Final = 1.0
-"""From one line at INFO to the next of the same reason; those between are lines at DEBUG, and counted in the next."""
 
 
 class Refusals:
@@ -20,18 +17,9 @@ class Refusals:
     def __init__(self, clock: Clock) -> None:
         self.counts: dict[str, int] = {}
         """By reason, since the start."""
-        self._clock = clock
-        self._said: dict[str, tuple[float, int]] = {}
+        self._lines = Seldom(clock.now)
 
     def add(self, status: int, reason: str, address: str) -> None:
         """One request from `address` was answered `status` for this reason."""
-        count = self.counts[reason] = self.counts.get(reason, 0) + 1
-        now = self._clock.now()
-        said, counted = self._said.get(reason, (now - QUIET_SECONDS, count - 1))
-        more, level = "", logging.DEBUG
-        if now - said >= QUIET_SECONDS:
-            self._said[reason] = (now, count)
-            level = logging.INFO
-            if count - counted > 1:
-                more = f", and {count - counted - 1} more since the last such line"
-        log.log(level, "refused a connection from %s: %s (%d)%s", address, reason, status, more)
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self._lines.log(log, logging.INFO, reason, "refused a connection from %s: %s (%d)", address, reason, status)

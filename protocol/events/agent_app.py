@@ -86,6 +86,28 @@ class ToolResults(_Request, frozen=True, kw_only=True, tag="tool_results"):
     messages: list[Json]
 
 
+class _Approval(_Request, frozen=True, kw_only=True):
+    """A call of a tool, as in `tool_calls`, that waits for a person. Not of the document: its originals have the types.
+
+    `approval_id` is what an answer names; without it the question is answered where the agent runs.
+    """
+
+    tool_call: Json
+    approval_id: str | UnsetType = UNSET
+
+
+class ToolApprovalRequested(_Approval, frozen=True, kw_only=True, tag="tool_approval_requested"):
+    """May this call run?"""
+
+
+class ToolApprovalGranted(_Approval, frozen=True, kw_only=True, tag="tool_approval_granted"):
+    """It may."""
+
+
+class ToolApprovalDenied(_Approval, frozen=True, kw_only=True, tag="tool_approval_denied"):
+    """It may not, or nobody answered in time."""
+
+
 class SessionCheckpoint(_Request, frozen=True, kw_only=True, tag="session_checkpoint"):
     """Rows A80, A81: internal. `session` is a live object; never stored, never sent."""
 
@@ -193,6 +215,7 @@ Event: TypeAlias = _Event | Unknown
 VOCABULARY: Final[Vocabulary[_Event]] = Vocabulary(
     *(RequestStarted, RequestCancelled, RequestCompleted, Error),
     *(AssistantMessage, Partial, FinalMessages, ToolCalls, ToolPartial, ToolResults),
+    *(ToolApprovalRequested, ToolApprovalGranted, ToolApprovalDenied),
     *(SessionCheckpoint, Checkpoint, SessionCreated, MessageAppended, MessageModified, MessagesDeleted),
     *(ApplicationNotificationCreated, ApplicationNotificationUpdated),
     *(ApplicationNotificationDismissed, ApplicationNotificationExpired),

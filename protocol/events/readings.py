@@ -17,6 +17,7 @@ from protocol.events.session_manager import TYPES, Draft
 
 Json = dict[str, Any]
 
+_APPROVALS: Final = frozenset({"tool_approval_requested", "tool_approval_granted", "tool_approval_denied"})
 _ENVELOPE: Final = ("type", "event_id", "session_id", "request_id")
 
 
@@ -41,6 +42,8 @@ def _is_agent_app(raw: Mapping[str, Any]) -> bool:
         return raw.get("phase") in ("start", "end") and "content" not in raw
     if type == "error":
         return isinstance(raw.get("detail"), str)
+    if type in _APPROVALS:
+        return isinstance(raw.get("tool_call"), Mapping)
     return type not in TYPES or "agent_id" in raw
 
 
@@ -68,6 +71,10 @@ def from_agent_app(event: Mapping[str, Any]) -> list[Draft]:
         case "tool_calls":
             calls = _list(rest.pop("tool_calls", None))
             return [_started(call, rest) for call in calls] or [Draft("tool_call_started", rest)]
+        case "tool_approval_requested" | "tool_approval_granted" | "tool_approval_denied" as type:
+            call, metadata = rest.pop("tool_call", None), rest.pop("metadata", None)
+            about = _started(call, rest).data
+            return [Draft(type, about, dict(metadata) if isinstance(metadata, Mapping) else {})]
         case "tool_results":
             messages = _list(rest.pop("messages", None))
             return [_said(message, rest) for message in messages] or [Draft("tool_call_completed", rest)]
@@ -165,6 +172,9 @@ _CANONICAL: Final = {
     "ERROR_RECOVERY": "error_recovered",
     "APPROVAL_REQUESTED": "tool_approval_requested",
 }
+_STREAMED: Final = frozenset(
+    ("type", "event_id", "workflow_id", "session_id", "agent_id", "message", "payload", "timestamp", "seq", "stream_id")
+)
 _TEXT_MEMBER: Final = {
     "message_streamed": "delta",
     "message_received": "content",
@@ -182,6 +192,7 @@ def from_streaming(event: Mapping[str, Any]) -> list[Draft]:
     name = str(event.get("type", ""))
     payload = event.get("payload")
     data: Json = dict(payload) if isinstance(payload, Mapping) else {} if payload is None else {"payload": payload}
+    data |= {name: value for name, value in event.items() if name not in data and name not in _STREAMED}
     metadata = {name: event[name] for name in ("agent_id", "seq", "stream_id") if event.get(name) is not None}
     type = _CANONICAL.get(name, name)
     if name == "TOOL_OBSERVATION":

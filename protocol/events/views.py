@@ -67,6 +67,8 @@ class AgentAppView:
                 return [("message_appended", {**message, "message": message})]
             case "tool_call_started":
                 return [("tool_calls", {"tool_calls": [_call(data)]})]
+            case "tool_approval_requested" | "tool_approval_granted" | "tool_approval_denied":
+                return [(type, _asked(data, metadata))]
             case "tool_call_completed" | "tool_call_failed":
                 return [("tool_results", {"messages": [_result(type, data, metadata)]})]
             case "error_occurred" if data.get("fatal") is not False:
@@ -138,6 +140,12 @@ def _call(data: Mapping[str, Any]) -> Json:
     }
 
 
+def _asked(data: Mapping[str, Any], metadata: Mapping[str, Any]) -> Json:
+    call = _call({name: value for name, value in data.items() if name != "approval_id"})
+    named = {"approval_id": data["approval_id"]} if isinstance(data.get("approval_id"), str) else {}
+    return {**named, "tool_call": call, **({"metadata": dict(metadata)} if metadata else {})}
+
+
 def _as_text(value: Any) -> str:
     """JSON text of a value; a string is taken for such a text already (row A61)."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -191,7 +199,6 @@ _SAME: Final = {
     "message_sent": "MESSAGE_SENT",
     "error_occurred": "ERROR_OCCURRED",
     "error_recovered": "ERROR_RECOVERY",
-    "tool_approval_requested": "APPROVAL_REQUESTED",
     "tool_approval_granted": "APPROVAL_DECISION",
     "tool_approval_denied": "APPROVAL_DECISION",
 }
@@ -220,6 +227,10 @@ def _streamed(type: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -
             return [("TOOL_OBSERVATION", cut_chars(_output(data), TOOL_OBSERVATION_CHARS), outcome)]
         case "error_occurred" if data.get("fatal") is False:
             return [("WARNING", cut_chars(text_of(data.get("error_message")), LLM_OUTPUT_CHARS), payload)]
+        case "tool_approval_requested":
+            params = data.get("tool_input")
+            said = f"Asks to call {_tool(data)['tool']}" + (f" with {_as_text(params)}" if params else "")
+            return [("APPROVAL_REQUESTED", cut_chars(said, TOOL_OBSERVATION_CHARS), {**payload, **_tool(data)})]
         case "tool_approval_granted" | "tool_approval_denied":
             payload["approved"] = type == "tool_approval_granted"
     said = text_of(data.get("error_message", data.get("content")))

@@ -50,7 +50,9 @@ class Home:
     async def doctor(self, *more: str) -> tuple[int, dict[str, dict[str, str]]]:
         code, out, err = await run(*self.words("doctor", "--json", *more))
         assert "Traceback" not in err
-        return code, {check["name"]: check for check in json.loads(out)}
+        said = json.loads(out)
+        assert said["ok"] == (code == 0)
+        return code, {check["check"]: check for check in said["checks"]}
 
 
 @pytest.fixture
@@ -192,13 +194,13 @@ async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
             pass
     code, checks = await home.doctor()
     assert code == 0
-    states = {name: check["state"] for name, check in checks.items() if name not in ("disk space", "hub: credential")}
+    states = {name: check["status"] for name, check in checks.items() if name not in ("disk space", "hub: credential")}
     assert states == dict.fromkeys(
         ["state directory", "credential", "event store", "cursor", "hub: name", "hub: port", "hub: answer", "clock"],
         "ok",
     )
-    assert checks["hub: credential"]["state"] != "fail"
-    assert checks["cursor"]["found"] == "acknowledged up to event 1"
+    assert checks["hub: credential"]["status"] != "failed"
+    assert checks["cursor"]["text"] == "acknowledged up to event 1"
     code, out, _ = await run(*home.words("doctor"))
     assert code == 0
     assert "event store" in out
@@ -207,8 +209,8 @@ async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
 async def test_looking_makes_nothing(tmp_path: Path) -> None:
     state = tmp_path / "state"
     code, out, err = await run("doctor", "--state-dir", str(state), "--hub-url", "http://127.0.0.1:1", "--json")
-    checks = {check["name"]: check for check in json.loads(out)}
-    assert (code, checks["hub: port"]["state"]) == (1, "fail")
+    checks = {check["check"]: check for check in json.loads(out)["checks"]}
+    assert (code, checks["hub: port"]["status"]) == (1, "failed")
     assert "bridge-server serve" in checks["hub: port"]["remedy"]
     assert err.startswith("Error: 1 of ")
     assert not state.exists()
@@ -222,16 +224,16 @@ async def test_everything_that_is_wrong_is_found_with_a_remedy(home: Home, tmp_p
     (home.state / "home.db.cursor").write_text("{")
     code, checks = await home.doctor()
     assert code == 1
-    assert f"chmod 600 {credential}" in checks["credential"]["found"] + checks["state directory"]["remedy"]
-    assert checks["event store"]["state"] == "fail"
-    assert (checks["cursor"]["state"], "rm " in checks["cursor"]["remedy"]) == ("warn", True)
-    assert all(check["remedy"] or check["found"] for check in checks.values())
+    assert f"chmod 600 {credential}" in checks["credential"]["text"] + checks["state directory"]["remedy"]
+    assert checks["event store"]["status"] == "failed"
+    assert (checks["cursor"]["status"], "rm " in checks["cursor"]["remedy"]) == ("warning", True)
+    assert all(check["remedy"] or check["text"] for check in checks.values())
 
 
 async def test_a_revoked_home_is_told_so(home: Home) -> None:
     home.hub.credentials.revoke_server(home.server_id)
     code, checks = await home.doctor()
-    assert (code, checks["hub: credential"]["state"]) == (1, "fail")
+    assert (code, checks["hub: credential"]["status"]) == (1, "failed")
     assert "enrol again" in checks["hub: credential"]["remedy"]
 
 
@@ -249,9 +251,9 @@ async def test_a_cursor_beyond_the_store_and_a_credential_for_elsewhere(home: Ho
     cursor = home.state / "home.db.cursor"
     cursor.write_text(cursor.read_text().replace('"3"', '"9"'))
     _, checks = await home.doctor()
-    assert "event 9 was acknowledged, but the last one stored is 3" in checks["cursor"]["found"]
+    assert "event 9 was acknowledged, but the last one stored is 3" in checks["cursor"]["text"]
     code, checks = await home.doctor("--hub-url", "http://127.0.0.1:1")
-    assert (code, "is for" in checks["credential"]["found"]) == (1, True)
+    assert (code, "is for" in checks["credential"]["text"]) == (1, True)
 
 
 async def test_what_is_no_hub_is_found_out(tmp_path: Path) -> None:
@@ -266,15 +268,15 @@ async def test_what_is_no_hub_is_found_out(tmp_path: Path) -> None:
     async with server, asyncio.timeout(DEADLINE):
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         _, out, _ = await run("doctor", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
-        checks = {check["name"]: check for check in json.loads(out)}
-        assert (checks["hub: answer"]["state"], "418" in checks["hub: answer"]["found"]) == ("fail", True)
-        assert checks["clock"]["state"] == "fail"
-        assert "ahead of the hub's" in checks["clock"]["found"]
+        checks = {check["check"]: check for check in json.loads(out)["checks"]}
+        assert (checks["hub: answer"]["status"], "418" in checks["hub: answer"]["text"]) == ("failed", True)
+        assert checks["clock"]["status"] == "failed"
+        assert "ahead of the hub's" in checks["clock"]["text"]
         _, out, _ = await run(
             "doctor", "--state-dir", str(tmp_path), "--hub-url", url.replace("http", "https"), "--json"
         )
-        checks = {check["name"]: check for check in json.loads(out)}
-        assert checks["hub: TLS"]["state"] == "fail"
+        checks = {check["check"]: check for check in json.loads(out)["checks"]}
+        assert checks["hub: TLS"]["status"] == "failed"
 
 
 async def test_a_proxy_whose_hub_is_down_is_told_from_a_hub_that_is_not_ready(tmp_path: Path) -> None:
@@ -290,9 +292,9 @@ async def test_a_proxy_whose_hub_is_down_is_told_from_a_hub_that_is_not_ready(tm
     async with server, asyncio.timeout(DEADLINE):
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         _, out, _ = await run("doctor", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
-        check = next(check for check in json.loads(out) if check["name"] == "hub: answer")
-        assert (check["state"], check["found"]) == (
-            "fail",
+        check = next(check for check in json.loads(out)["checks"] if check["check"] == "hub: answer")
+        assert (check["status"], check["text"]) == (
+            "failed",
             "a proxy answers, the hub behind it does not (HTTP 502)",
         )
         assert "start `bridge-server serve` there, or check the proxy's upstream" in check["remedy"]

@@ -90,7 +90,7 @@ def drawn(block: Block, **options: bool) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-KINDS: tuple[Kind, ...] = ("reply", "user", "tool", "notice", "line", "warning", "error")
+KINDS: tuple[Kind, ...] = ("reply", "user", "tool", "question", "notice", "line", "warning", "error")
 
 
 @pytest.mark.parametrize("growing", [False, True])
@@ -114,6 +114,11 @@ def test_A220_tools_are_folded_and_unfolded() -> None:
     growing = Block("tool", "seq")
     growing.grow("1\n2\n3\n4")
     assert plain(drawn(growing, growing=True)) == ["▸ seq", "2", "3", "4"]
+
+
+def test_A220_a_question_stands_out() -> None:
+    asked = Block("question", "asks to use rm", "it waits", session_id="s")
+    assert plain(drawn(asked)) == ["? [s] asks to use rm", "it waits"]
 
 
 def test_A220_a_growing_reply_shows_its_end_and_a_broken_one_says_so() -> None:

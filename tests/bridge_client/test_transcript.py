@@ -62,6 +62,18 @@ def test_A220_a_request_is_readable() -> None:
     ]
 
 
+def test_A220_a_question_and_its_answer_are_seen() -> None:
+    call = {"id": "t", "function": {"name": "rm", "arguments": '{"path":"x"}'}}
+    for answer, seen in (("granted", ("line", "allowed")), ("denied", ("warning", "not allowed"))):
+        about = {"approval_id": "q", "tool_call": call}
+        assert told(event("tool_approval_requested", **about), event(f"tool_approval_{answer}", **about)) == [
+            ("question", 'asks to use rm {"path":"x"}', "it waits: allow or deny it in an app"),
+            (seen[0], f'{seen[1]}: rm {{"path":"x"}}', ""),
+        ]
+    (elsewhere,) = told(event("tool_approval_requested", tool_call=call))
+    assert elsewhere[2] == "it waits for an answer where the agent runs"
+
+
 def test_A224_A226_merged_or_left_out_pieces_change_nothing_of_what_is_finished() -> None:
     compact = [one for one in REQUEST if one.type not in ("partial", "tool_partial")]
     merged = [*REQUEST[:2], partial("I'll look."), *REQUEST[4:]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -215,6 +216,33 @@ async def test_the_host_header_must_name_this_machine(hub: Hub, path: str) -> No
         else:
             assert (answer.status, answer.code) == (403, "bad_host"), bad
     assert (await ask(hub, path, "Host: localhost")).status == 400  # a second one
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /secret-path HTTP/1.1\r\nHost: localhost\r\nno colon secret\r\n\r\n",
+        b"GET /secret-path HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: secret\r\n\r\n",
+        b"\x16\x03\x01\x02\x00secret\r\n\r\n",
+    ],
+    ids=["header", "version", "length", "no HTTP"],
+)
+async def test_what_is_no_request_is_told_so_in_json_and_neither_repeated_nor_logged(
+    hub: Hub, head: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
+    writer.write(head)
+    async with asyncio.timeout(10):
+        raw = await reader.read()
+    writer.close()
+    top, _, body = raw.partition(b"\r\n\r\n")
+    assert top.split(b" ", 2)[1] == b"400", raw
+    assert b"content-type: application/json" in top.lower()
+    assert json.loads(body)["error"]["code"] == "bad_request"
+    assert b"secret" not in raw
+    assert "secret" not in caplog.text
 
 
 async def test_the_host_header_of_an_upgrade_must_name_this_machine(hub: Hub) -> None:

@@ -16,7 +16,9 @@ from tests.support.running_home import running_home
 from tests.support.scripted_runner import ScriptedRunner, reply
 
 
-async def test_A1_A2_A40_what_is_sent_at_home_is_answered_on_the_phone_byte_for_byte(hub: Hub, tmp_path: Path) -> None:
+async def test_A1_A2_A14_A40_A205_what_is_sent_at_home_is_answered_on_the_phone_byte_for_byte(
+    hub: Hub, tmp_path: Path
+) -> None:
     server, home_token = hub.credentials.add_server("a home")
     _, app_token = hub.credentials.add_device(server.server_id, "a phone")
     runner = ScriptedRunner(*reply("Hel", "lo"))

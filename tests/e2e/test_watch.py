@@ -115,10 +115,12 @@ async def test_A220_watch_on_a_terminal_and_into_a_pipe(tmp_path: Path) -> None:
             stdout=asyncio.subprocess.PIPE,
         )
         assert watching.stdout is not None
-        lines = [(await watching.stdout.readline()).decode() for _ in range(4)]
+        lines = [(await watching.stdout.readline()).decode() for _ in range(6)]
         watching.terminate()
         await watching.communicate()
-        assert [line.split()[1] for line in lines[1:]] == ["session_created", "request_started", "assistant_message"]
+        assert [line.split()[1] for line in lines[1:]] == [
+            *("session_created", "checkpoint", "message_appended", "checkpoint", "request_started")
+        ]
     finally:
         asyncio.get_running_loop().remove_reader(terminal)
         os.close(terminal)

@@ -19,7 +19,7 @@ function items(...events) {
   return transcript.session("s").items;
 }
 
-const brief = (all) => all.map((item) => [item.kind, item.text ?? item.state ?? item.result ?? item.type]);
+const brief = (all) => all.map((item) => [item.kind, item.text ?? item.result ?? item.state ?? item.type]);
 
 test("A51 A54 partials grow one message, and the final takes its place", () => {
   const growing = items(partial("Hel"), partial("lo"));
@@ -53,11 +53,11 @@ test("A60 A62 A65 A68 a tool call: arguments, partial output, result; either nam
     { type: "tool_partial", ...R, tool_call_id: "1", phase: "stream", payload: { part: { text: "b" } } },
     { type: "tool_partial", ...R, tool_call_id: "2", phase: "end", payload: { result: tool("2", "read it") } },
   );
-  assert.deepEqual([one.name, one.args, one.output, one.done], ["look", '{\n  "at": "sky"\n}', "ab", false]);
-  assert.deepEqual([other.args, other.result, other.done], ["{bro", "read it", true]);
+  assert.deepEqual([one.name, one.args, one.output, one.state], ["look", '{\n  "at": "sky"\n}', "ab", "running"]);
+  assert.deepEqual([other.args, other.result, other.state], ["{bro", "read it", "done"]);
   assert.deepEqual(rest, []);
   const [summed] = items({ type: "tool_results", ...R, messages: [tool("9", "all of it")] });
-  assert.deepEqual([summed.name, summed.result, summed.done], ["look", "all of it", true]);
+  assert.deepEqual([summed.name, summed.result, summed.state], ["look", "all of it", "done"]);
 });
 
 test("A70 A71 A72 metadata.display of type text is shown instead of the content; other types are not", () => {
@@ -175,4 +175,44 @@ test("a session is bounded: the oldest items go", () => {
   assert.equal(kept.length, (MAX_ITEMS * 3) / 4 + 1);
   assert.equal(kept.at(-1).event.n, MAX_ITEMS);
   assert.ok(kept.every((item, index) => item.n === kept[0].n + index));
+});
+
+test("a question stands until it is answered or its request ends; one that is asked elsewhere is a note", () => {
+  const tool_call = { id: "c", function: { name: "rm", arguments: '{"path":"x"}' } };
+  const asked = { type: "tool_approval_requested", ...R, approval_id: "q", tool_call };
+  for (const end of [{ ...asked, type: "tool_approval_denied" }, { type: "request_completed", ...R }]) {
+    const transcript = new Transcript();
+    transcript.apply(asked);
+    const { approvals } = transcript.session("s");
+    assert.deepEqual([...approvals.values()], [{ id: "q", request: "r", name: "rm", args: '{\n  "path": "x"\n}' }]);
+    transcript.apply(end);
+    assert.equal(approvals.size, 0);
+  }
+  const { approval_id, ...elsewhere } = asked;
+  assert.equal(approval_id, "q");
+  assert.deepEqual(brief(items(elsewhere)), [["note", "Asks at home, where the agent runs: may it use rm?"]]);
+});
+
+test("a tool that failed says so, one whose request ended without its result too, and a reply that broke off", () => {
+  const call = (id) => ({ type: "tool_calls", ...R, tool_calls: [{ id, function: { name: "look", arguments: "{}" } }] });
+  const results = { type: "tool_results", ...R, messages: [tool("a", "no such file", { is_error: true })] };
+  const ends = { type: "error", ...R, detail: "exited with status 1", provider_error: { stderr: "why" } };
+  const all = items(call("a"), call("b"), results, partial("half an ans"), ends, { type: "request_completed", ...R });
+  assert.deepEqual(all.map((item) => [item.kind, item.state]), [["tool", "failed"], ["tool", "unanswered"], ["message", undefined], ["error", undefined], ["request", "failed"]]);
+  assert.ok(all[2].broken);
+  assert.deepEqual([all[3].text, all[3].printed], ["exited with status 1", "why"]);
+  assert.ok(!items(partial("all there was"), { type: "request_completed", ...R })[0].broken);
+});
+
+test("what a runner tells beside the conversation: a warning, the tokens; the end of a turn says nothing", () => {
+  const told = (type, data) => ({ type, ...R, data, metadata: {} });
+  const all = items(
+    told("error_occurred", { error_message: "trying again", fatal: false }),
+    told("token_usage_updated", { input_tokens: 5, output_tokens: 7 }),
+    told("turn_completed", { stop_reason: "end_turn" }),
+    told("token_usage_updated", { count: 1 }),
+    told("error_occurred", { error_message: "of another vocabulary" }),
+  );
+  assert.deepEqual(brief(all).slice(0, 2), [["warning", "trying again"], ["note", "Tokens: 5 in, 7 out"]]);
+  assert.deepEqual(all.slice(2).map((item) => [item.kind, item.type]), [["other", "token_usage_updated"], ["other", "error_occurred"]]);
 });

@@ -14,7 +14,7 @@ from bridge_client.api.events import Events
 from bridge_client.api.notifications import NotificationRoutes
 from bridge_client.api.server import Api
 from bridge_client.api.sessions import SessionRoutes
-from bridge_client.clock import SystemClock
+from bridge_client.clock import Clock, SystemClock
 from bridge_client.notifications import ApplicationNotifications, SessionNotifications
 from bridge_client.request_execution import RequestExecution
 from bridge_client.runners import Runner
@@ -88,13 +88,15 @@ class Home(ApiClient):
 
 
 @asynccontextmanager
-async def running_home(folder: Path, runner: Runner | None = None, **options: Any) -> AsyncIterator[Home]:
+async def running_home(
+    folder: Path, runner: Runner | None = None, clock: Clock | None = None, **options: Any
+) -> AsyncIterator[Home]:
     """As the program puts it together: what was left behind is ended first, what runs is stopped at the end."""
     store = await SqliteStore.open(folder / "home.db")
     try:
         sessions = Sessions(SqliteSessions(store), SystemClock())
         notes = SessionNotifications(sessions, SystemClock())
-        requests = RequestExecution(sessions, store, SystemClock(), **{"notify": notes.tell, **options})
+        requests = RequestExecution(sessions, store, clock or SystemClock(), **{"notify": notes.tell, **options})
         await requests.recover()
         routes = [web.get("/events", Events(store, sessions.cursor).get)]
         routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()

@@ -97,7 +97,7 @@ export class Composer {
     setText(this.#send, busy ? "Sending…" : "Send");
     this.#stop.hidden = !working;
     this.#stop.disabled = !online;
-    this.#input.placeholder = online ? (working ? "Home is at work; you can write meanwhile" : "Message") : "Home can't be reached now; you can write meanwhile";
+    this.#input.placeholder = online ? (working ? "Home is at work…" : "Message") : "Home can't be reached now; you can write meanwhile";
   }
 
   #key() {

@@ -72,8 +72,10 @@ export class Transcript {
 }
 
 /**
- * One session. Items: `{n, kind, …}` with `n` rising by one; kinds are message (role, text, streaming), tool (name, args,
- * output, result, done), request (state: running, then over once a second item says how it ended), error (text), note (text), other (type, event, text), gap (reason), mark.
+ * One session. Items: `{n, kind, …}` with `n` rising by one; kinds are message (role, text, streaming, broken), tool
+ * (name, args, output, result, state: running, done, failed or unanswered), request (state: running, then over once a
+ * second item says how it ended), error (text, printed), warning (text), note (text), other (type, event, text), gap
+ * (reason), mark.
  */
 export class Session {
   items = [];
@@ -165,7 +167,7 @@ export class Session {
     const key = JSON.stringify([request, id]);
     let item = id === undefined ? undefined : this.#tools.get(key);
     if (!item) {
-      item = this.add({ kind: "tool", name: name || "tool", args: "", output: "", result: null, done: false });
+      item = this.add({ kind: "tool", request, name: name || "tool", args: "", output: "", result: null, state: "running" });
       if (id !== undefined) this.#tools.set(key, item);
     } else if (name) {
       item.name = name;
@@ -177,7 +179,7 @@ export class Session {
   toolResult(request, message, id = message?.metadata?.tool_call_id) {
     const item = this.tool(request, id, message?.metadata?.tool_name);
     item.result = said(message);
-    item.done = true;
+    item.state = message?.metadata?.is_error === true ? "failed" : "done";
   }
 
   began(request) {
@@ -195,7 +197,13 @@ export class Session {
   ended(request, state) {
     this.working.delete(request);
     for (const [id, asked] of this.approvals) if (asked.request === request) this.approvals.delete(id);
-    this.close(request);
+    const open = this.takeOpen(request);
+    if (open && state !== "completed") open.broken = true;
+    for (const tool of this.#tools.values()) {
+      if (tool.request !== request || tool.state !== "running") continue;
+      tool.state = "unanswered";
+      this.changed.add(tool);
+    }
     const item = this.#requests.get(request);
     if (item && item.state !== "running") {
       // Completed is said last even after a failure: what went wrong stays visible.
@@ -226,9 +234,21 @@ const HANDLERS = {
   error(event, request) {
     this.failed = true;
     const text = textOf(event.detail ?? event.message ?? event.error) || "something failed";
-    this.said = this.add({ kind: "error", text });
+    this.said = this.add({ kind: "error", text, printed: textOf(event.provider_error?.stderr) });
     if (request) this.ended(request, "failed");
   },
+  error_occurred(event) {
+    const { error_message: text, fatal } = event.data ?? {};
+    if (typeof text !== "string" || fatal !== false) this.other(event);
+    else this.add({ kind: "warning", text });
+  },
+  token_usage_updated(event) {
+    const { input_tokens: input, output_tokens: output } = event.data ?? {};
+    const counts = [[input, "in"], [output, "out"]].filter(([count]) => Number.isInteger(count));
+    if (!counts.length) this.other(event);
+    else this.add({ kind: "note", text: `Tokens: ${counts.map(([count, way]) => `${count.toLocaleString()} ${way}`).join(", ")}` });
+  },
+  turn_completed() {},
   assistant_message(event, request) {
     if (event.phase === "start") this.close(request);
   },
@@ -257,8 +277,11 @@ const HANDLERS = {
     }
   },
   tool_approval_requested(event, request) {
-    if (typeof event.approval_id !== "string" || !request) return;
     const { name, args } = calledTool(event.tool_call);
+    if (typeof event.approval_id !== "string" || !request) {
+      this.add({ kind: "note", text: `Asks at home, where the agent runs: may it use ${name}?` });
+      return;
+    }
     this.approvals.set(event.approval_id, { id: event.approval_id, request, name, args });
   },
   tool_approval_granted(event) {

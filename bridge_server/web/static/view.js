@@ -84,6 +84,8 @@ class Growing {
 const WHO = { __proto__: null, assistant: "Assistant", user: "You", system: "System", tool: "Tool" };
 const REQUEST = { running: "Working…", completed: "Done", cancelled: "Cancelled", failed: "Failed" };
 
+const TOOL = { running: "running…", done: "done", failed: "failed", unanswered: "no result" };
+
 // One maker per kind of item: returns the row, and what draws its item into it again.
 const ROWS = {
   message(item) {
@@ -95,6 +97,7 @@ const ROWS = {
       () => {
         text.show(item.text, item.streaming);
         node.classList.toggle("streaming", item.streaming);
+        if (item.broken && !node.querySelector(".broken")) node.append(el("span", { class: "broken" }, "broke off here"));
       },
     ];
   },
@@ -106,16 +109,17 @@ const ROWS = {
     const draw = () => {
       const said = item.result ?? item.output;
       setText(name, item.name);
-      setText(state, item.done ? "done" : "running…");
-      details.classList.toggle("running", !item.done);
+      setText(state, TOOL[item.state]);
+      details.dataset.state = item.state;
       // While folded only one line is shown: of a running tool the latest, of a finished one the first.
-      const lines = (item.done ? said.slice(0, 400) : said.slice(-400)).split("\n").filter((line) => line.trim());
-      setText(peek, (item.done ? lines[0] : lines.at(-1)) ?? "");
+      const running = item.state === "running";
+      const lines = (!running ? said.slice(0, 400) : said.slice(-400)).split("\n").filter((line) => line.trim());
+      setText(peek, (!running ? lines[0] : lines.at(-1)) ?? "");
       if (!details.open) return;
       argsPart.hidden = !item.args;
       outputPart.hidden = !said;
       args.show(item.args, false);
-      output.show(said, !item.done);
+      output.show(said, running);
     };
     details.addEventListener("toggle", draw);
     return [el("li", { class: "row tool" }, details), draw];
@@ -133,7 +137,11 @@ const ROWS = {
     ];
   },
   error(item) {
-    return [el("li", { class: "row error" }, el("strong", {}, "Error"), el("div", { class: "text", dir: "auto" }, item.text)), () => {}];
+    const printed = item.printed ? el("details", {}, el("summary", {}, "What it printed"), el("pre", { class: "output" }, item.printed.slice(-LONG_TEXT))) : null;
+    return [el("li", { class: "row error" }, el("strong", {}, "Error"), el("div", { class: "text", dir: "auto" }, item.text), printed), () => {}];
+  },
+  warning(item) {
+    return [el("li", { class: "row warning" }, el("strong", {}, "Warning"), el("div", { class: "text", dir: "auto" }, item.text)), () => {}];
   },
   note(item) {
     return [el("li", { class: "row note", dir: "auto" }, item.text), () => {}];

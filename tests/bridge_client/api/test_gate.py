@@ -1,6 +1,8 @@
 """Who may ask the home's API: this machine, with the token, and no page of anybody else's."""
 
 import asyncio
+import json
+import logging
 import socket
 from collections.abc import AsyncIterator
 from io import BytesIO
@@ -174,3 +176,19 @@ async def test_a_taken_port_is_an_error_at_once() -> None:
         with pytest.raises(OSError, match="in use"):
             async with Api([], TOKEN, host="127.0.0.1", port=other.getsockname()[1]):
                 raise AssertionError("it listens where another does")
+
+
+@pytest.mark.parametrize("head", [b"GET /secret HTTP/1.1\r\nsecret\r\n\r\n", b"secret\r\n\r\n"])
+async def test_what_is_no_request_is_told_so_in_json_and_neither_repeated_nor_logged(
+    client: ApiClient, head: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    reader, writer = await asyncio.open_connection("127.0.0.1", client.api.port)
+    writer.write(head)
+    raw = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    top, _, body = raw.partition(b"\r\n\r\n")
+    assert top.split(b" ", 2)[1] == b"400", raw
+    assert json.loads(body)["error"]["code"] == "bad_request"
+    assert b"secret" not in raw
+    assert "secret" not in caplog.text

@@ -194,6 +194,28 @@ async def test_A40_A41_send_answers_at_once_and_the_request_is_read_from_the_cur
     assert [event["type"] for event in (await home.events(session_id="s"))["events"]] == ["request_completed"]
 
 
+async def test_A223_an_app_over_http_begins_at_the_cursor_and_reads_what_has_grown_as_one(
+    home: Home, runner: ScriptedRunner
+) -> None:
+    opened, wait = gate()
+    runner.script = (partial("Hel"), partial("lo"), {"type": "note"}, wait, *reply("Hello")[-2:])
+    await home.create()
+    await home.append("long ago")
+    request_id = await home.send("hi")
+    await home.until("note")
+    first = await home.events(session_id="s")
+    assert [event["type"] for event in first["events"]] == ["request_started", "partial", "note"]
+    assert first["events"][1]["message"]["content"] == "Hello"
+    opened.set()
+    await home.until("request_completed")
+    rest = await home.events(session_id="s", since_id=first["latest_event_id"])
+    assert [event["type"] for event in rest["events"]][-3:] == ["final", "checkpoint", "request_completed"]
+    whole = await home.events(request_id=request_id)
+    assert "partial" not in [event["type"] for event in whole["events"]]
+    nothing = await home.events()
+    assert (nothing["events"], nothing["latest_event_id"]) == ([], whole["latest_event_id"])
+
+
 TOOL = {"role": "tool", "content": "4" * 50, "metadata": {"tool_call_id": "c", "tool_name": "sum", "ms": 1.5}}
 SHOWN = {**TOOL, "metadata": {**TOOL["metadata"], "display": {"type": "text", "content": "4…"}}}
 REPLY = {"role": "assistant", "content": "é", "metadata": {"model": "m", "logprobs": [0.25]}}

@@ -90,6 +90,10 @@ async def test_a_session_is_resumed_where_the_program_knows_it() -> None:
     before = Message(role="assistant", content="", metadata={"provider_session_id": "theirs"})
     assert (await answer(runner, asking("go on", before))).text == "resume theirs\n"
     assert (await answer(runner, asking("go on"))).text == "new\n"
+    others = Message(role="assistant", content="", metadata={"provider_session_id": "theirs", "provider": "codex"})
+    assert (await answer(runner, asking("go on", others))).text == "resume theirs\n", "who else knows"
+    claude = shell("echo new", resume=("/bin/echo", "resume", "{provider_session_id}"), format="claude")
+    assert "new" in str((await answer(claude, asking("go on", others))).events), "it is another agent's conversation"
     for known in KNOWN.values():
         assert "{provider_session_id}" in known.resume
         assert "{text}" not in known.start

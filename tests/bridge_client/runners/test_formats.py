@@ -13,6 +13,7 @@ from bridge_client.runners.openai_chunks import OpenAIChunksTranslator
 from bridge_client.runners.openai_responses import OpenAIResponsesTranslator
 from bridge_client.runners.opencode import OpenCodeTranslator
 from bridge_client.runners.pi import PiTranslator
+from bridge_client.runners.translation import MAX_UNKNOWN_BYTES
 from bridge_client.runners.turn import MAX_TEXT_CHARS
 from protocol.events.session_manager import Draft
 from tests.bridge_client.runners.drafts import of_type, said, shown, translate
@@ -136,9 +137,39 @@ def test_sub_agents_permissions_interruptions_and_times() -> None:
     assert received.timestamp.microsecond == 678_000
     assert received.provider_event_id == CLAUDE[4]["uuid"]
     (asked,) = of_type(drafts, "tool_approval_requested")
-    assert (asked["approval_id"], asked["tool_name"]) == ("q", "rm")
+    assert (asked["provider_approval_id"], asked["tool_name"]) == ("q", "rm")
     assert len(of_type(drafts, "run_cancelled")) == len(of_type(drafts, "tool_call_failed")) == 1
     assert dict(translator.ignored) == {"system/compact_boundary": 1, "progress": 1}
+
+
+def test_what_is_new_in_claude_code_goes_through_untouched_and_trouble_is_a_warning() -> None:
+    new = {"type": "system", "subtype": "of_tomorrow", "session_id": "x", "deep": [{"a": 1.5}], "uuid": "u"}
+    retry = {"type": "system", "subtype": "api_retry", "attempt": 2, "max_retries": 10, "error_status": 529}
+    limits = [{"type": "rate_limit_event", "rate_limit_info": {"status": s}} for s in ("allowed", "allowed_warning")]
+    huge = {"type": "huge_one", "text": "x" * MAX_UNKNOWN_BYTES}
+    translator = ClaudeTranslator()
+    drafts = translate(translator, [new, {"type": "tomorrow"}, retry, *limits, huge, {"type": "no name"}])
+    assert [draft.type for draft in drafts] == ["claude.system/of_tomorrow", "claude.tomorrow", *["error_occurred"] * 2]
+    assert drafts[0].data == new
+    warnings = of_type(drafts, "error_occurred")
+    assert [one["fatal"] for one in warnings] == [False, False]
+    assert "trying again (2 of 10)" in warnings[0]["error_message"]
+    assert warnings[1]["error_message"] == "rate limit: allowed_warning"
+    assert dict(translator.ignored) == {"huge_one": 1, "no name": 1}
+
+
+def test_what_is_new_in_codex_goes_through_untouched() -> None:
+    new = {"type": "request_user_input", "questions": [{"id": "q"}]}
+    collab = {"id": "i", "type": "collab_tool_call", "tool": "spawn_agent", "prompt": "look", "status": "completed"}
+    usage = {"input_tokens": 1, "output_tokens": 2, "reasoning_output_tokens": 3}
+    ended = {"type": "turn.completed", "usage": usage}
+    drafts = translate(CodexTranslator(), [new, {"type": "item.completed", "item": collab}, ended])
+    assert [draft.type for draft in drafts[:3]] == [
+        *("codex.request_user_input", "tool_call_started", "tool_call_completed")
+    ]
+    assert drafts[0].data == new
+    assert drafts[1].data["tool_input"]["tool"] == "spawn_agent"
+    assert of_type(drafts, "token_usage_updated") == [usage]
 
 
 # Codex.

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from bridge_client.runners import RunnerError
 from tests.e2e.viewer.stage import Scene, messages, open_session
 from tests.support.remote_home import RemoteHome, remote_home
-from tests.support.scripted_runner import ScriptedRunner, gate, reply
+from tests.support.scripted_runner import ScriptedRunner, gate, partial, reply
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -99,6 +100,30 @@ async def test_a_permission_is_given_from_the_viewer(scene: Scene, tmp_path: Pat
             await expect(one.locator("[data-approval]")).to_have_count(0)
             await expect(one.locator(".row.note").last).to_have_text("Allowed: open_valve")
         assert (await remote.home.until("tool_approval_granted"))["request_id"] == request
+
+
+async def test_a_request_that_fails_shows_what_was_printed_and_where_the_answer_broke_off(
+    scene: Scene, tmp_path: Path
+) -> None:
+    result = {"role": "tool", "content": "no such file", "metadata": {"tool_call_id": "c1", "is_error": True}}
+    error = RunnerError("agent exited with status 1", provider_error={"stderr": "run /login first"})
+    runner = ScriptedRunner(
+        {"type": "tool_calls", "tool_calls": [CALL]},
+        {"type": "tool_results", "messages": [result]},
+        partial("I am"),
+        error,
+    )
+    async with a_home(scene, tmp_path, runner) as remote, remote.connected():
+        page = await scene.paired()
+        await open_session(page)
+        await remote.home.send("go", session_id="garden")
+        row = page.locator(".row.error")
+        await expect(row).to_contain_text("agent exited with status 1")
+        await row.get_by_text("What it printed").click()
+        await expect(row.get_by_text("run /login first")).to_be_visible()
+        await expect(page.locator(".row.tool .state")).to_have_text("failed")
+        await expect(page.get_by_text("broke off here")).to_be_visible()
+        assert page.complaints == []  # type: ignore[attr-defined]
 
 
 async def test_a_request_is_stopped_from_the_viewer(scene: Scene, tmp_path: Path) -> None:

@@ -163,8 +163,18 @@ def test_every_canonical_type_is_told_in_the_shape_of_its_vocabulary(type: str) 
 
 @pytest.mark.parametrize("type", ["tool_approval_requested", "tool_approval_granted", "tool_approval_denied"])
 def test_an_approval_comes_back_as_what_it_was(type: str) -> None:
-    (line,) = to_streaming(event(type, tool_name="rm"))
+    """In the words of a workflow, of an agent application, and as an answer that names its question."""
+    asked = {"tool_name": "rm", "tool_call_id": "c-1", "tool_input": {"path": "x"}}
+    (line,) = to_streaming(event(type, **asked))
     assert [draft.type for draft in read(line)] == [type]
+    if type == "tool_approval_requested":
+        assert line["message"] == 'Asks to call rm with {"path":"x"}'
+    for named in ({}, {"approval_id": "q-1"}):
+        (line,) = told(event(type, **asked, **named))
+        assert line["tool_call"] == {"id": "c-1", "function": {"name": "rm", "arguments": '{"path":"x"}'}}
+        assert line.get("approval_id") == named.get("approval_id")
+        (draft,) = read(line)
+        assert (draft.type, draft.data) == (type, {**asked, **named})
 
 
 def test_the_canonical_view_is_the_event_itself() -> None:

@@ -25,6 +25,10 @@ AGENT_APP: list[dict[str, Any]] = [
     {"type": "tool_calls", **REQUEST, "tool_calls": [CALL]},
     {"type": "tool_partial", **REQUEST, "tool_call_id": "c-1", "phase": "stream", "payload": {"part": "x"}},
     {"type": "tool_results", **REQUEST, "messages": [{"role": "tool", "content": "x", "metadata": {}}]},
+    *(
+        {"type": f"tool_approval_{what}", **REQUEST, "approval_id": "q-1", "tool_call": CALL}
+        for what in ("requested", "granted", "denied")
+    ),
     {"type": "session_checkpoint", **REQUEST, "session": {}},
     {"type": "checkpoint", "session_id": "s-1", "timestamp": "2026-01-01T00:00:00Z"},
     {"type": "session_created", "session_id": "s-1", "agent_id": "default", "session": {"id": "s-1"}},
