@@ -17,6 +17,7 @@ comes. What this process publishes wakes whoever waits without any look.
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,6 +30,7 @@ from bridge_client.store.admission import Admitted, Page, admit, check_page, rep
 from bridge_client.store.group_commit import Apply, Write, Written, commit
 from bridge_client.store.sqlite_file import check_same, connect, explain, identify, open_file, renew_epoch
 from bridge_client.store.tail import Tail
+from bridge_client.store.waiters import Waiters
 from protocol.event_id import MAX_EVENT_ID
 
 MAX_QUEUED_BYTES: Final = 8 << 20
@@ -50,10 +52,13 @@ _Events = list[Stored]  # inside the class, `list` is a method
 class SqliteStore:
     """`EventStore` in a SQLite file (WAL, `synchronous=FULL`). Made by `open`."""
 
-    def __init__(self, path: Path, max_event_bytes: int, max_queued_bytes: int) -> None:
+    def __init__(
+        self, path: Path, max_event_bytes: int, max_queued_bytes: int, wall: Callable[[], float] = time.time
+    ) -> None:
         self._path = path.absolute()  # SQLite too stays with it when the working directory changes
         self._file = (0, 0)
-        self._max_event_bytes = max_event_bytes
+        self._wall = wall
+        self.max_event_bytes = max_event_bytes
         self._max_queued_bytes = max_queued_bytes
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
@@ -62,6 +67,7 @@ class SqliteStore:
         self._entrance = asyncio.Lock()  # held while waiting for room, so that nobody overtakes
         self._room = asyncio.Event()
         self._changed = asyncio.Event()
+        self.waiters = Waiters()
         self._known_head = 0
         self._last: Stored | None = None  # an event that was the last one: how a restored file is known
         self._restored = 0
@@ -81,9 +87,13 @@ class SqliteStore:
         *,
         max_event_bytes: int = MAX_EVENT_BYTES,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
+        wall: Callable[[], float] = time.time,
     ) -> Self:
-        """Open the file, or make it (0600, in a directory made 0700). Raises StoreError if it can't be used."""
-        store = cls(Path(path), max_event_bytes, max_queued_bytes)
+        """Open the file, or make it (0600, in a directory made 0700). Raises StoreError if it can't be used.
+
+        `wall` tells the time (seconds since 1970) of events that say none.
+        """
+        store = cls(Path(path), max_event_bytes, max_queued_bytes, wall)
         try:
             writer = await asyncio.to_thread(open_file, store._path)
             try:
@@ -110,7 +120,7 @@ class SqliteStore:
 
     async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
         self._check_open()
-        written = await self._store([admit(event, self._max_event_bytes)])
+        written = await self._store([admit(event, self.max_event_bytes)])
         return written.stored[0]
 
     async def transact(self, events: Sequence[Mapping[str, Any] | bytes], apply: Apply) -> Written:
@@ -120,7 +130,12 @@ class SqliteStore:
         for these events too. Raises what `publish` raises, and whatever `apply` raises.
         """
         self._check_open()
-        return await self._store([admit(event, self._max_event_bytes) for event in events], apply)
+        return await self._store([admit(event, self.max_event_bytes) for event in events], apply)
+
+    async def append(self, event: Admitted) -> Written:
+        """Store an event that was admitted, once if it has an id of its own. Raises StoreError, EventIdTaken."""
+        self._check_open()
+        return await self._store([event])
 
     async def query(self, read: Callable[[sqlite3.Connection], _T]) -> _T:
         """What `read` sees in one snapshot of the file, on the reader's thread. Raises StoreError."""
@@ -204,6 +219,20 @@ class SqliteStore:
             finally:
                 look.cancel()
 
+    async def wait_for(self, woken: asyncio.Event) -> None:
+        """Return once `woken`, one of `waiters`, is set: also by other processes' commits. Raises StoreError."""
+        while not woken.is_set():
+            self._check_open()
+            now = self._loop.time()
+            if now >= self._next_look:
+                self._next_look = now + self._pause
+                await self._look()
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._next_look):
+                    await woken.wait()
+        self._check_open()
+
     async def renew_epoch(self) -> str:
         self._check_open()
         await self._look()
@@ -215,6 +244,7 @@ class SqliteStore:
             self._closed = True
             self._room.set()
             self._wake()
+            self.waiters.tell_all()
             self._queue.put(None)
         await asyncio.shield(self._ended)
 
@@ -242,10 +272,12 @@ class SqliteStore:
             self._known_head, self._last = head, newest
             self._restored += 1
             self._wake()
+            self.waiters.tell_all()
         elif head > self._known_head:
             self._pause, self._next_look = FASTEST_LOOK, self._loop.time() + FASTEST_LOOK
             self._last = newest
             self._advance(head)
+            self.waiters.tell_all()
 
     def _advance(self, head: int) -> None:
         if head > self._known_head:
@@ -260,6 +292,8 @@ class SqliteStore:
         for write, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Written):
                 stored += outcome.stored
+                if self.waiters:
+                    self._tell_waiters(write, outcome)
             if write.done.done():  # cancelled ones are
                 continue
             if isinstance(outcome, Written):
@@ -271,6 +305,12 @@ class SqliteStore:
             if stored[-1].event_id > self._known_head:
                 self._last = stored[-1]
             self._advance(stored[-1].event_id)
+
+    def _tell_waiters(self, write: Write, written: Written) -> None:
+        now = int(self._wall() * 1_000_000)  # a little later than what was stored: who waits for it is woken
+        for event, sequence in zip(write.events, written.sequences, strict=False):  # a repeat has none
+            if sequence is not None:
+                self.waiters.tell(event, sequence, now if event.at is None else event.at)
 
     # --- on the reader thread
 
@@ -338,7 +378,7 @@ class SqliteStore:
 
     def _attempt(self, connection: sqlite3.Connection, batch: Sequence[Write]) -> Sequence[Written | Exception]:
         try:
-            outcomes = commit(connection, batch)
+            outcomes = commit(connection, batch, int(self._wall() * 1_000_000))
             check_same(self._path, self._file)  # after the commit: what is acknowledged is in the file of this name
         except Exception as error:  # whatever it was, nobody may wait for ever
             if connection.in_transaction:

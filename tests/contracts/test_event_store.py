@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,25 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_client.store import MAX_EVENT_BYTES, EventStore, StoreClosed
-from bridge_client.store.memory import MemoryStore
-from bridge_client.store.sqlite import SqliteStore
 from protocol.codec import MAX_EVENT_DEPTH
 from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
-
-BACKENDS = ("memory", "sqlite")
-
-Open = Callable[..., Awaitable[EventStore]]
+from tests.contracts import stores
+from tests.contracts.stores import BACKENDS
 
 
 @asynccontextmanager
 async def opened(backend: str, folder: Path, **options: Any) -> AsyncIterator[EventStore]:
-    store: EventStore
-    store = MemoryStore(**options) if backend == "memory" else await SqliteStore.open(folder / "events.db", **options)
-    try:
-        yield store
-    finally:
-        await store.close()
+    async with stores.opened(backend, folder, **options) as found:
+        yield found.store
 
 
 @pytest.fixture(params=BACKENDS)
