@@ -84,8 +84,8 @@ def commit(connection: sqlite3.Connection, batch: Sequence[Write], now: int) -> 
     transaction may then be open still.
     """
     connection.execute("BEGIN IMMEDIATE")
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
-    next_id = (row[0] if row else 0) + 1
+    last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    next_id = (last[0] if last else 0) + 1
     if next_id - 1 + sum(len(write.events) for write in batch) > MAX_EVENT_ID:
         raise StoreError(f"the event store has used every id up to {MAX_EVENT_ID}; begin a new one")
     places = _Places(connection)
@@ -102,13 +102,13 @@ def commit(connection: sqlite3.Connection, batch: Sequence[Write], now: int) -> 
         sequences: list[int | None] = []
         rows: list[_Row] = []
         for event_id, event in enumerate(write.events, next_id):
-            _, session_id, request_id, type, run_id, at, own_id, _ = event
+            session_id = event.session_id
             sequence = None if session_id is None else places.take(session_id)
             stored.append(one := event.stored(event_id, sequence))
             sequences.append(sequence)
-            rows.append(
-                (event_id, session_id, request_id, one.data, sequence, type, run_id, now if at is None else at, own_id)
-            )
+            at = now if event.at is None else event.at
+            row = (event_id, session_id, event.request_id, one.data, sequence, event.type, event.run_id, at)
+            rows.append((*row, event.own_id))
         written = Written(stored, None, sequences)
         if write.apply is None:
             waiting += rows
