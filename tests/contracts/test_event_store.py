@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,21 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_client.store import MAX_EVENT_BYTES, EventStore, StoreClosed
+from bridge_client.sources.store import StoreSource
+from bridge_client.store import MAX_EVENT_BYTES, EventStore, PlainStore, StoreClosed
+from bridge_client.store.adapted import Adapted
 from protocol.codec import MAX_EVENT_DEPTH
 from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
-from tests.contracts import stores
-from tests.contracts.stores import BACKENDS
+from tests.contracts.stores import BACKENDS, STORES, Plain
+from tests.contracts.stores import opened_store as opened
+from tests.support.running_api import running_api
 
 
-@asynccontextmanager
-async def opened(backend: str, folder: Path, **options: Any) -> AsyncIterator[EventStore]:
-    async with stores.opened(backend, folder, **options) as found:
-        yield found.store
-
-
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     async with opened(request.param, tmp_path) as store:
         yield store
@@ -76,7 +72,7 @@ async def test_A6_a_thousand_publishes_at_once_get_ids_in_call_order(store: Even
     assert read == stored
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_A6_order_holds_while_publishers_wait_for_room(backend: str, tmp_path: Path) -> None:
     options = {"max_queued_bytes": 2000} if backend == "sqlite" else {}
     async with opened(backend, tmp_path, **options) as store:
@@ -99,6 +95,7 @@ async def test_head_and_preceding(store: EventStore) -> None:
 # --- recent
 
 
+@pytest.mark.parametrize("store", BACKENDS, indirect=True)
 async def test_recent_gives_what_list_gives_or_knows_that_it_can_not(store: EventStore) -> None:
     assert store.recent(0) == []
     stored = [await store.publish(event(n)) for n in range(7)]
@@ -161,7 +158,7 @@ async def test_limit_and_refused_arguments(store: EventStore) -> None:
             await store.list(**wrong)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_a_page_of_large_events_is_cut_by_bytes_and_only_an_empty_page_is_the_end(
     backend: str, tmp_path: Path
 ) -> None:
@@ -329,7 +326,7 @@ async def test_the_deepest_event_is_taken(store: EventStore) -> None:
     assert len(await store.list()) == 2
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_the_limit_counts_the_whole_event_with_the_longest_id(backend: str, tmp_path: Path) -> None:
     async with opened(backend, tmp_path, max_event_bytes=200) as store:
         whole = len(f'{{"event_id":"{MAX_EVENT_ID}","type":"a","x":""}}')
@@ -383,7 +380,7 @@ async def test_a_cancelled_wait_leaves_the_others_alone(store: EventStore) -> No
 # --- epoch and end of life
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_each_store_has_its_own_epoch_which_can_be_renewed(backend: str, tmp_path: Path) -> None:
     async with opened(backend, tmp_path / "a") as store, opened(backend, tmp_path / "b") as other:
         assert len({store.epoch, other.epoch}) == 2
@@ -408,3 +405,27 @@ async def test_close_stores_what_was_accepted_and_ends_the_waiters(store: EventS
             await call
     with pytest.raises(StoreClosed):
         await store.renew_epoch()
+
+
+# --- what anybody may bring
+
+
+async def test_A7_a_store_that_only_publishes_and_lists_is_forwarded_and_answers_like_any_other(tmp_path: Path) -> None:
+    offered = {name for name in vars(PlainStore) if not name.startswith("_")}
+    assert offered == {"publish", "list"}
+    plain = Plain()
+    assert {name for name in vars(Plain) if not name.startswith("_")} == offered
+    store = Adapted(plain, epoch="kept")
+    for n in range(3):
+        await plain.publish(event(n))  # by somebody else
+    source = StoreSource(store)
+    assert (source.epoch, await source.head()) == ("kept", 3)
+    page = await source.page(1, 10)
+    assert [(one.event_id, one.prev_id, number_of(one.data)) for one in page] == [(2, 1, 1), (3, 2, 2)]
+    waiting = asyncio.ensure_future(source.wait(3))
+    await asyncio.sleep(0)
+    await plain.publish(event(3))
+    await asyncio.wait_for(waiting, 20)
+    async with running_api(store) as client:
+        answer = await client.events(since_id=2, session_id="s")
+    assert ([one["number"] for one in answer["events"]], answer["latest_event_id"]) == ([2, 3], "4")
