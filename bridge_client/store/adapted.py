@@ -66,6 +66,11 @@ class Adapted:
             self._known_head = page[-1].event_id
         return self._known_head or None
 
+    async def floor(self) -> int:
+        """What a store removes that does not say so is not known here."""
+        self._check_open()
+        return 0
+
     async def preceding(self, event_id: int) -> int | None:
         found: int | None = None
         while page := await self.list(since_id=found):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +12,19 @@ from bridge_client.store.adapted import Adapted
 from bridge_client.store.memory import MemoryStore
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_log import SqliteSessionLog
+from tests.support.postgres_server import shared_server
 
-BACKENDS = ("memory", "sqlite")
+LOCAL = ("memory", "sqlite")
+BACKENDS = (*LOCAL, "postgres")
 STORES = (*BACKENDS, "plain")
+
+
+def postgres_url(folder: Path) -> str:
+    """A database that is the folder's own."""
+    name = f"s{sha256(str(folder).encode()).hexdigest()[:20]}"
+    server = shared_server()
+    server.sql(f"CREATE SCHEMA IF NOT EXISTS {name}")
+    return server.url(name)
 
 
 class Plain:
@@ -41,6 +52,11 @@ async def opened(backend: str, folder: Path, **options: Any) -> AsyncIterator[Op
     if backend == "memory":
         memory = MemoryStore(**options)
         found = Opened(memory, memory)
+    elif backend == "postgres":
+        from bridge_client.store.postgres import PostgresStore  # an extra
+
+        postgres = await PostgresStore.open(postgres_url(folder), **options)
+        found = Opened(postgres, postgres)
     else:
         sqlite = await SqliteStore.open(folder / "events.db", **options)
         found = Opened(sqlite, SqliteSessionLog(sqlite))

@@ -18,7 +18,7 @@ from bridge_client.store.adapted import Adapted
 from protocol.codec import MAX_EVENT_DEPTH
 from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
-from tests.contracts.stores import BACKENDS, STORES, Plain
+from tests.contracts.stores import BACKENDS, LOCAL, STORES, Plain
 from tests.contracts.stores import opened_store as opened
 from tests.support.running_api import running_api
 
@@ -74,7 +74,7 @@ async def test_A6_a_thousand_publishes_at_once_get_ids_in_call_order(store: Even
 
 @pytest.mark.parametrize("backend", STORES)
 async def test_A6_order_holds_while_publishers_wait_for_room(backend: str, tmp_path: Path) -> None:
-    options = {"max_queued_bytes": 2000} if backend == "sqlite" else {}
+    options = {"max_queued_bytes": 2000} if backend in ("sqlite", "postgres") else {}
     async with opened(backend, tmp_path, **options) as store:
         stored = await asyncio.gather(*(store.publish(event(n, pad="x" * (n % 700))) for n in range(300)))
         assert [number_of(one.data) for one in await store.list()] == list(range(300))
@@ -180,7 +180,7 @@ _values = st.recursive(
 _objects = st.dictionaries(_text.filter(lambda key: key not in ("event_id", "type", "session_id")), _values, max_size=6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LOCAL)
 @settings(max_examples=60, deadline=None)
 @given(events=st.lists(_objects, min_size=1, max_size=8))
 def test_A3_any_json_object_comes_back_as_it_was(backend: str, events: list[dict[str, Any]]) -> None:
