@@ -1,7 +1,6 @@
 """A PostgreSQL server of the tests' own: made on first use, reached by a socket in its folder, gone at the end."""
 
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -9,17 +8,10 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.support.programs import SEARCH, missing
+from tests.support.programs import require
 
 NOBODY = 65534
 """PostgreSQL refuses to run as root."""
-
-
-def program(name: str) -> str:
-    """The path of one of PostgreSQL's programs; Debian keeps them out of PATH."""
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name.split(".")[0]))
-    path = os.pathsep.join([*map(str, reversed(debian)), SEARCH])
-    return shutil.which(name, path=path) or missing(f"{name} (PostgreSQL's server) is not installed")
 
 
 class PostgresServer:
@@ -32,20 +24,19 @@ class PostgresServer:
         self._as_nobody: list[str] = []
         if os.geteuid() == 0:
             os.chown(folder, NOBODY, NOBODY)
-            setpriv = shutil.which("setpriv", path=SEARCH) or missing("setpriv is not installed")
-            self._as_nobody = [setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+            self._as_nobody = [require("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         data = folder / "data"
         self._run(
-            *(program("initdb"), "-D", data, "-U", "bridge", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+            *(require("initdb"), "-D", data, "-U", "bridge", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
         )
         with (folder / "log").open("wb") as log:
             # A crash of the machine is not what these tests are about: no fsync.
             options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
             self._server = subprocess.Popen(
-                [*self._as_nobody, program("postgres"), "-D", data, *options], stdout=log, stderr=log, cwd=folder
+                [*self._as_nobody, require("postgres"), "-D", data, *options], stdout=log, stderr=log, cwd=folder
             )
         deadline = time.monotonic() + 60
-        while subprocess.run([program("pg_isready"), "-q", "-h", folder], check=False).returncode:
+        while subprocess.run([require("pg_isready"), "-q", "-h", folder], check=False).returncode:
             assert self._server.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.02)
@@ -58,7 +49,7 @@ class PostgresServer:
 
     def sql(self, text: str) -> str:
         """What psql says to a statement."""
-        command = [program("psql"), "-h", self.folder, "-U", "bridge", "-d", "postgres", "-qAtc", text]
+        command = [require("psql"), "-h", self.folder, "-U", "bridge", "-d", "postgres", "-qAtc", text]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
     def url(self, schema: str) -> str:
