@@ -16,6 +16,7 @@ from bridge_client.store import postgres as backend
 from bridge_client.store.postgres import PostgresStore
 from bridge_client.store.postgres_tables import session_filter
 from bridge_client.store.waiters import Wanted
+from protocol.errors import InvalidEvent
 from tests.contracts.stores import postgres_url
 from tests.support.postgres_server import shared_server
 
@@ -140,6 +141,16 @@ async def test_no_text_is_too_long_or_too_odd_for_the_indexes(store: PostgresSto
         assert one.sequence_number == 1
         assert await store.get_events(name, type=name or "t", run_id=name) == [one]
         assert await store.list(session_id=name, request_id=None) == [one.stored]
+
+
+async def test_what_is_refused_takes_neither_id_nor_place(store: PostgresStore) -> None:
+    for refused in ({"type": "a", "session_id": "s", "x": float("nan")}, b'{"session_id":"s"}', b'{"type":"a"'):
+        with pytest.raises(InvalidEvent):
+            await store.publish(refused)
+        with pytest.raises(InvalidEvent):
+            await store.append_event_with_sequence("s", refused)
+    one = await store.append_event_with_sequence("s", {"type": "a"})
+    assert (one.stored.event_id, one.sequence_number) == (1, 1)
 
 
 async def test_no_query_scans_the_table(url: str, store: PostgresStore) -> None:

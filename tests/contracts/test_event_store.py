@@ -270,6 +270,7 @@ _cycle: dict[str, Any] = {"type": "a"}
 _cycle["again"] = _cycle
 
 
+@pytest.mark.parametrize("store", LOCAL, indirect=True)  # one gate stands in front of all of them
 @pytest.mark.parametrize(
     ("refused", "says"),
     [

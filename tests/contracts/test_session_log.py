@@ -16,7 +16,7 @@ from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
 from protocol.events import session_manager
 from protocol.events.session_manager import Context, Draft, stamp
-from tests.contracts.stores import BACKENDS, Opened, opened
+from tests.contracts.stores import BACKENDS, LOCAL, Opened, opened
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 STORED_AT = NOON + timedelta(hours=6)
@@ -149,6 +149,7 @@ async def test_surrogates_are_one_and_the_same_session_id_and_type(both: Opened)
     assert await both.log.get_latest_sequence("\ud900") == 1
 
 
+@pytest.mark.parametrize("both", LOCAL, indirect=True)  # one gate stands in front of all of them
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
