@@ -21,6 +21,7 @@ from bridge_client.api.events import Events
 from bridge_client.api.in_process import InProcess
 from bridge_client.api.notifications import NotificationRoutes
 from bridge_client.api.server import Api
+from bridge_client.api.session_events import SessionEvents
 from bridge_client.api.sessions import SessionRoutes
 from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
@@ -57,6 +58,7 @@ from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import sqlite_file
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_log import SqliteSessionLog
 from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_requests import SqliteAnswers
 from bridge_client.store.sqlite_sessions import SqliteSessions
@@ -204,6 +206,7 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             routes.append(web.get("/events", Events(store, sessions.cursor).get))
             routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
             routes += NotificationRoutes(ApplicationNotifications(SqliteNotifications(store), clock), notes).routes()
+            routes += SessionEvents(SqliteSessionLog(store), lambda: store.epoch).routes()
         # Another server to be bridged may well have the usual port; what forwards it needs none in particular.
         port = None if not config.api else config.api_port if opened.store is not None else 0
         origins = [origin for text in config.api_origins if (origin := normal_origin(text))]

@@ -175,6 +175,10 @@ class Config:
                 source_spec.parse(self.source)
             except ValueError as error:
                 raise ValueError(f"source: {error}") from None
+        if self.store is not None and str(self.store).startswith(("postgres:", "postgresql:")):
+            raise ValueError(
+                "store: name a file; a home keeps its sessions beside its events, in SQLite and nothing else"
+            )
         self._check_runner()
         for origin in self.api_origins:
             if normal_origin(origin) is None or "*" in origin:

@@ -50,6 +50,7 @@ ROUTES: Final = (
     Route("GET", "/sessions", VIEW),
     Route("GET", _SESSION, VIEW),
     Route("GET", _SESSION + "/messages", VIEW),
+    Route("GET", _SESSION + "/events", VIEW),
     Route("GET", _SESSION + "/notifications", VIEW),
     Route("GET", "/application/notifications", VIEW),
     Route("POST", _REQUEST + "/approvals/{approval_id}", APPROVE),

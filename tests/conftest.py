@@ -7,6 +7,7 @@ import pytest
 
 from bridge_server.app import Hub
 from tests.support import lint, lint_seam
+from tests.support.postgres_server import stop_shared_server
 from tests.support.programs import require
 from tests.support.running_hub import running_hub
 
@@ -17,6 +18,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("requires"):
         for program in mark.args:
             require(program)
+
+
+def pytest_sessionfinish() -> None:
+    stop_shared_server()
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from bridge_client import (
     running_request,
     session_rules,
 )
+from bridge_client.api import session_events
 from bridge_client.api import sessions as api_sessions
 from bridge_client.api.events import _NAMES, Events
 from bridge_client.api.notifications import NotificationRoutes
@@ -44,6 +45,7 @@ from tests.test_docs import section, table, tables
 ROOT = Path(__file__).resolve().parent.parent
 CLI = ROOT / "docs" / "cli.md"
 API = ROOT / "docs" / "home-api.md"
+SESSION_EVENTS = "GET /sessions/{session_id}/events"
 
 
 @pytest.mark.parametrize("path", every_command())
@@ -83,6 +85,10 @@ def column(text: str, key: str) -> set[str]:
 
 def test_every_parameter_is_explained() -> None:
     assert column(section(API, "GET /events"), "parameter") == _NAMES
+
+
+def test_every_parameter_of_a_sessions_events_is_explained() -> None:
+    assert column(section(API, SESSION_EVENTS), "parameter") == set(session_events.NAMES)
 
 
 async def test_every_member_of_an_answer_is_explained(tmp_path: Path) -> None:
@@ -214,6 +220,31 @@ async def test_the_shell_examples_of_sessions_work(tmp_path: Path) -> None:
     assert {session["session_id"] for session in listed["sessions"]} == {"greenhouse", "garden"}
 
 
+@pytest.mark.requires("curl")
+async def test_the_shell_examples_of_a_sessions_events_work(tmp_path: Path) -> None:
+    (script,) = code("sh", section(API, SESSION_EVENTS))
+    async with running_home(tmp_path) as home:
+        write_private(tmp_path / local_token.NAME, TOKEN.encode())
+        for type in ("run_started", "tool_call_completed", "tool_call_completed"):
+            await home.store.publish({"type": type, "session_id": "s", "run_id": "run-1"})
+        answers = await answers_of(localised(script, tmp_path, home.api.url))
+        reset = (await home.ask("/sessions/s/events?after=9")).json()
+    assert [[one["sequence_number"] for one in answer["events"]] for answer in answers] == [[1, 2, 3], [2], [2, 3], []]
+    assert answers[0]["events"][0]["event"]["type"] == "run_started"
+    assert {answer["latest_sequence"] for answer in answers} == {3}
+    assert column(section(API, SESSION_EVENTS), "member") == set(reset)
+
+
+async def test_the_python_example_of_a_sessions_events_works(tmp_path: Path) -> None:
+    (example,) = code("python", section(API, SESSION_EVENTS))
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/home-api.md", "exec"), names)
+    following = names["append_and_follow"](tmp_path / "home.db")
+    number, data = await anext(following)
+    assert (number, json.loads(data)["sequence_number"], json.loads(data)["id"]) == (1, 1, "evt_1")
+    await following.aclose()
+
+
 async def running(folder: Path) -> tuple[Any, Any]:
     store = await SqliteStore.open(folder / "home.db")
     for number in range(3):
@@ -239,7 +270,7 @@ async def test_the_shell_examples_work(tmp_path: Path) -> None:
 
 async def test_the_python_example_works(tmp_path: Path) -> None:
     store, api = await running(tmp_path)
-    (example,) = code("python")
+    (example,) = code("python", section(API, "GET /events"))
     names: dict[str, Any] = {}
     exec(compile(example, "docs/home-api.md", "exec"), names)
     async with api, asyncio.timeout(30):

@@ -3,6 +3,7 @@
     server.py    the listener: who may ask, what an error looks like, /health
     events.py    GET /events: pages of the store, and waiting for the next event
     sessions.py, notifications.py    /sessions and what is below, /application/notifications
+    session_events.py    GET /sessions/{session_id}/events: a session's events by their places in it
     status.py    GET /status: how far forwarding has come
 
 Every request passes the same gate before it is routed: `Host` and `Origin` name this machine or an origin the owner

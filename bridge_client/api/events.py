@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 from aiohttp import web
 
-from bridge_client.api import ApiError
+from bridge_client.api import parameters
 from bridge_client.store import EventStore, Stored
 from protocol import event_id as ids
 from protocol.errors import BadEventId
@@ -60,28 +60,22 @@ class Query(NamedTuple):
 
 def read_query(pairs: Sequence[tuple[str, str]]) -> Query:
     """The query's parameters; names that are not ours are passed over. Raises ApiError (400) naming the parameter."""
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        if name in found and name in _NAMES:
-            raise _bad(name, "is given twice")
-        found[name] = value
+    found = parameters.read(pairs, _NAMES)
     since_id = None
     if "since_id" in found:
         try:
             since_id = ids.parse(found["since_id"])
         except BadEventId as error:
-            raise _bad("since_id", f"is {error}; it is a decimal number of at most 2^53 - 1") from None
-    for name in ("session_id", "request_id"):
-        if found.get(name) == "":
-            raise _bad(name, "is empty; leave it out, or name one")
-    limit = _whole(found, "limit", DEFAULT_LIMIT)
+            raise parameters.bad("since_id", f"is {error}; it is a decimal number of at most 2^53 - 1") from None
+    session_id, request_id = (parameters.name_of(found, name) for name in ("session_id", "request_id"))
+    limit = parameters.whole(found, "limit", DEFAULT_LIMIT)
     if not 1 <= limit <= MAX_LIMIT:
-        raise _bad("limit", f"is {limit}; it may be 1 to {MAX_LIMIT}")
-    wait = min(_whole(found, "wait_timeout_ms", 0), LONGEST_WAIT_MS) / 1000
+        raise parameters.bad("limit", f"is {limit}; it may be 1 to {MAX_LIMIT}")
+    wait = min(parameters.whole(found, "wait_timeout_ms", 0), LONGEST_WAIT_MS) / 1000
     compact = found.get("compact", "true")
     if compact not in ("true", "false"):
-        raise _bad("compact", f"is {compact[:40]!r}; it is true or false")
-    return Query(since_id, found.get("session_id"), found.get("request_id"), limit, wait, compact == "true")
+        raise parameters.bad("compact", f"is {compact[:40]!r}; it is true or false")
+    return Query(since_id, session_id, request_id, limit, wait, compact == "true")
 
 
 def compacted(events: Sequence[Stored]) -> list[bytes]:
@@ -162,16 +156,3 @@ class Events:
 
 
 _NAMES: Final = frozenset({"since_id", "session_id", "request_id", "limit", "wait_timeout_ms", "compact"})
-
-
-def _whole(found: dict[str, str], name: str, default: int) -> int:
-    text = found.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise _bad(name, f"is {text[:40]!r}; it is a whole number")
-    return int(text)
-
-
-def _bad(name: str, why: str) -> ApiError:
-    return ApiError(400, "bad_parameter", f"{name} {why}", parameter=name)

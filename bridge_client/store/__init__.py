@@ -42,6 +42,27 @@ class Stored(NamedTuple):
 _Events = list[Stored]  # inside the class, `list` is a method
 
 
+class PlainStore(Protocol):
+    """All that a store has to offer (row A7): `adapted.Adapted` makes an EventStore of it.
+
+    Both are those of EventStore, with the promises of the module about order and exactness; it is its own affair how
+    durable a publish is. An id once listed stays where it is.
+    """
+
+    async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
+        """Store one event. Raises InvalidEvent, StoreError."""
+
+    async def list(
+        self,
+        *,
+        since_id: int | None = None,
+        limit: int = 500,
+        session_id: str | None = None,
+        request_id: str | None = None,
+    ) -> list[Stored]:
+        """Events with an id above `since_id` that match every filter given, ascending. Raises StoreError."""
+
+
 class EventStore(Protocol):
     """Publish and list, and what a forwarder needs besides. See the module for the promises."""
 

@@ -10,18 +10,22 @@ Repaired: a lone surrogate becomes U+FFFD, as it would on the wire.
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
+from bridge_client.session_log import microseconds
 from bridge_client.store import MAX_PAGE_BYTES, Stored
 from protocol.codec import MAX_EVENT_DEPTH, open_json, repair_surrogates
 from protocol.errors import InvalidEvent, ProtocolError
 from protocol.event_id import MAX_EVENT_ID
 
 _ID_BYTES: Final = len(b'{"event_id":"%d",' % MAX_EVENT_ID) - 1
+_NUMBER_BYTES: Final = len(b'"sequence_number":%d,' % MAX_EVENT_ID)
+_LONGEST_TIME: Final = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _WHITE: Final = b" \t\r\n"
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
@@ -31,6 +35,8 @@ class _Head(Struct):
     type: str
     session_id: str | UnsetType = UNSET
     request_id: Raw | UnsetType = UNSET
+    run_id: Raw | UnsetType = UNSET
+    timestamp: Raw | UnsetType = UNSET
     event_id: Raw | UnsetType = UNSET
 
 
@@ -43,19 +49,31 @@ class Admitted(NamedTuple):
 
     members: bytes
     """The object's text behind its opening brace."""
+    type: str
     session_id: str | None
     request_id: str | None
+    run_id: str | None
+    """Its `run_id`, its `request_id` where it has none."""
+    at: int | None
+    """Its own time in microseconds since 1970, where it says one."""
+    own_id: str | None = None
+    """What it is known by when it is appended again."""
+    numbered: bool = False
+    """Whether it says its place in the session."""
 
-    def stored(self, event_id: int) -> Stored:
-        """The event under the id the store gave it."""
+    def stored(self, event_id: int, sequence: int | None) -> Stored:
+        """The event under the id and the place in its session that the store gave it."""
+        if self.numbered and sequence is not None:
+            return Stored(event_id, b'{"event_id":"%d","sequence_number":%d,%b' % (event_id, sequence, self.members))
         return Stored(event_id, b'{"event_id":"%d",%b' % (event_id, self.members))
 
 
-def admit(event: Mapping[str, Any] | bytes, max_event_bytes: int) -> Admitted:
+def admit(event: Mapping[str, Any] | bytes, max_event_bytes: int, *, numbered: bool = False) -> Admitted:
     """Check one event and bring it into the form that is stored. Raises InvalidEvent."""
     text = (event if isinstance(event, bytes) else _encode(event)).strip(_WHITE)
-    if len(text) + _ID_BYTES > max_event_bytes:
-        raise InvalidEvent(f"$: the event is {len(text) + _ID_BYTES} bytes long; at most {max_event_bytes} are stored")
+    size = len(text) + _ID_BYTES + (_NUMBER_BYTES if numbered else 0)
+    if size > max_event_bytes:
+        raise InvalidEvent(f"$: the event is {size} bytes long; at most {max_event_bytes} are stored")
     if _SURROGATE.search(text):
         text = repair_surrogates(text)
     try:
@@ -66,11 +84,42 @@ def admit(event: Mapping[str, Any] | bytes, max_event_bytes: int) -> Admitted:
         raise InvalidEvent("$.type: empty")
     if head.event_id is not UNSET:
         raise InvalidEvent("$.event_id: the store gives it; publish the event without one")
-    session_id = None if head.session_id is UNSET else head.session_id
-    request_id = None
-    if head.request_id is not UNSET and bytes(head.request_id).startswith(b'"'):
-        request_id = _STRING.decode(head.request_id)
-    return Admitted(text[1:].lstrip(_WHITE), session_id, request_id)
+    return _admitted(head, text[1:].lstrip(_WHITE), numbered)
+
+
+def read_stored(data: bytes) -> Admitted:
+    """What an event that is stored already would have been admitted as. Its bytes are not needed again."""
+    return _admitted(_HEAD.decode(data), b"", False)
+
+
+def _admitted(head: _Head, members: bytes, numbered: bool) -> Admitted:
+    request_id = _string(head.request_id)
+    run_id = _string(head.run_id)
+    return Admitted(
+        members,
+        head.type,
+        None if head.session_id is UNSET else head.session_id,
+        request_id,
+        request_id if run_id is None else run_id,
+        _time(head.timestamp),
+        numbered=numbered,
+    )
+
+
+def _string(value: Raw | UnsetType) -> str | None:
+    if value is UNSET or not bytes(value).startswith(b'"'):
+        return None
+    return _STRING.decode(value)
+
+
+def _time(value: Raw | UnsetType) -> int | None:
+    """Microseconds since 1970, None for what is no time in ISO 8601."""
+    if value is UNSET or len(bytes(value)) > _LONGEST_TIME or (text := _string(value)) is None:
+        return None
+    try:
+        return microseconds(datetime.fromisoformat(text))
+    except ValueError:
+        return None
 
 
 def check_page(since_id: int | None, limit: int) -> int:

@@ -9,14 +9,12 @@ readable in id order even with several processes. `AUTOINCREMENT` remembers the 
 Failure: a failed commit is rolled back and fails the publishes in it, no others. Once the file is no longer the one
 that was opened (removed, or another in its place), everything but `close` raises: what SQLite still reads and writes
 then is a file without a name, which nobody will ever open again. `recent` notices that last, when `wait` has looked.
-
-Other processes' events are looked for while somebody waits: soon after the last one seen, ever more rarely while none
-comes. What this process publishes wakes whoever waits without any look.
 """
 
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,17 +24,13 @@ from typing import Any, Final, Self, TypeVar
 
 from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored, StoreError
 from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
+from bridge_client.store.following import SLOWEST_LOOK, Followed
 from bridge_client.store.group_commit import Apply, Write, Written, commit
 from bridge_client.store.sqlite_file import check_same, connect, explain, identify, open_file, renew_epoch
-from bridge_client.store.tail import Tail
 from protocol.event_id import MAX_EVENT_ID
 
 MAX_QUEUED_BYTES: Final = 8 << 20
 MAX_QUEUED_EVENTS: Final = 4096
-
-FASTEST_LOOK: Final = 0.010
-SLOWEST_LOOK: Final = 0.250
-"""Seconds between two looks for events of other processes: doubled from the fastest while none comes."""
 
 _NEWS: Final = """
     SELECT last.id, about.value, last.data, (SELECT data FROM events WHERE id = ?)
@@ -47,27 +41,24 @@ _T = TypeVar("_T")
 _Events = list[Stored]  # inside the class, `list` is a method
 
 
-class SqliteStore:
+class SqliteStore(Followed):
     """`EventStore` in a SQLite file (WAL, `synchronous=FULL`). Made by `open`."""
 
-    def __init__(self, path: Path, max_event_bytes: int, max_queued_bytes: int) -> None:
+    def __init__(
+        self, path: Path, max_event_bytes: int, max_queued_bytes: int, wall: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__()
         self._path = path.absolute()  # SQLite too stays with it when the working directory changes
         self._file = (0, 0)
-        self._max_event_bytes = max_event_bytes
+        self._wall = wall
+        self.max_event_bytes = max_event_bytes
         self._max_queued_bytes = max_queued_bytes
-        self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._queued_bytes = 0
         self._queued_events = 0
         self._entrance = asyncio.Lock()  # held while waiting for room, so that nobody overtakes
         self._room = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._known_head = 0
         self._last: Stored | None = None  # an event that was the last one: how a restored file is known
-        self._restored = 0
-        self._tail = Tail()
-        self._pause = FASTEST_LOOK
-        self._next_look = 0.0
         self._epoch = ""
         self._data_version: int | None = None  # the reader thread's
         self._closed = False
@@ -81,9 +72,13 @@ class SqliteStore:
         *,
         max_event_bytes: int = MAX_EVENT_BYTES,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
+        wall: Callable[[], float] = time.time,
     ) -> Self:
-        """Open the file, or make it (0600, in a directory made 0700). Raises StoreError if it can't be used."""
-        store = cls(Path(path), max_event_bytes, max_queued_bytes)
+        """Open the file, or make it (0600, in a directory made 0700). Raises StoreError if it can't be used.
+
+        `wall` tells the time (seconds since 1970) of events that say none.
+        """
+        store = cls(Path(path), max_event_bytes, max_queued_bytes, wall)
         try:
             writer = await asyncio.to_thread(open_file, store._path)
             try:
@@ -104,13 +99,9 @@ class SqliteStore:
     def epoch(self) -> str:
         return self._epoch
 
-    @property
-    def restored(self) -> int:
-        return self._restored
-
     async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
         self._check_open()
-        written = await self._store([admit(event, self._max_event_bytes)])
+        written = await self._store([admit(event, self.max_event_bytes)])
         return written.stored[0]
 
     async def transact(self, events: Sequence[Mapping[str, Any] | bytes], apply: Apply) -> Written:
@@ -120,7 +111,12 @@ class SqliteStore:
         for these events too. Raises what `publish` raises, and whatever `apply` raises.
         """
         self._check_open()
-        return await self._store([admit(event, self._max_event_bytes) for event in events], apply)
+        return await self._store([admit(event, self.max_event_bytes) for event in events], apply)
+
+    async def append(self, event: Admitted) -> Written:
+        """Store an event that was admitted, once if it has an id of its own. Raises StoreError, EventIdTaken."""
+        self._check_open()
+        return await self._store([event])
 
     async def query(self, read: Callable[[sqlite3.Connection], _T]) -> _T:
         """What `read` sees in one snapshot of the file, on the reader's thread. Raises StoreError."""
@@ -170,12 +166,6 @@ class SqliteStore:
             values.append(repair_text(request_id))
         return await self._read(lambda: self._page(query + " ORDER BY id", values, limit))
 
-    def recent(self, after: int, limit: int = 500) -> _Events | None:
-        self._check_open()
-        if after == self._known_head:
-            return []
-        return self._tail.after(after, limit) or None
-
     async def head(self) -> int | None:
         self._check_open()
         head = await self._read(lambda: self._one("SELECT max(id) FROM events"))
@@ -187,23 +177,6 @@ class SqliteStore:
         place = min(event_id, MAX_EVENT_ID)
         return await self._read(lambda: self._one("SELECT max(id) FROM events WHERE id <= ?", place))
 
-    async def wait(self, after: int) -> None:
-        restored = self._restored
-        while True:
-            self._check_open()
-            if self._known_head > after or self._restored != restored:
-                return
-            now = self._loop.time()
-            if now >= self._next_look:
-                self._next_look = now + self._pause  # one look serves all who wait
-                await self._look()
-                continue
-            look = self._loop.call_at(self._next_look, self._wake)
-            try:
-                await self._changed.wait()
-            finally:
-                look.cancel()
-
     async def renew_epoch(self) -> str:
         self._check_open()
         await self._look()
@@ -214,7 +187,7 @@ class SqliteStore:
         if not self._closed:
             self._closed = True
             self._room.set()
-            self._wake()
+            self._wake_all()
             self._queue.put(None)
         await asyncio.shield(self._ended)
 
@@ -223,10 +196,6 @@ class SqliteStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("the event store is closed")
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
 
     async def _look(self) -> None:
         """See what other connections have committed."""
@@ -238,19 +207,10 @@ class SqliteStore:
         head, self._epoch, newest, then = seen
         if head < known or (last is not None and then not in (None, last.data)):
             # What is in the file now is not what was in it, or less: a copy was restored into it.
-            self._tail.clear()
-            self._known_head, self._last = head, newest
-            self._restored += 1
-            self._wake()
-        elif head > self._known_head:
-            self._pause, self._next_look = FASTEST_LOOK, self._loop.time() + FASTEST_LOOK
             self._last = newest
-            self._advance(head)
-
-    def _advance(self, head: int) -> None:
-        if head > self._known_head:
-            self._known_head = head
-            self._wake()
+            self._went_back(head)
+        elif self._looked(head):
+            self._last = newest
 
     def _written(self, batch: Sequence[Write], outcomes: Sequence[Written | Exception]) -> None:
         self._queued_events -= sum(len(write.events) for write in batch)
@@ -260,6 +220,8 @@ class SqliteStore:
         for write, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Written):
                 stored += outcome.stored
+                if self.waiters:
+                    self._tell_waiters(write, outcome)
             if write.done.done():  # cancelled ones are
                 continue
             if isinstance(outcome, Written):
@@ -267,10 +229,15 @@ class SqliteStore:
             else:
                 write.done.set_exception(outcome)
         if stored:
-            self._tail.append(stored)
             if stored[-1].event_id > self._known_head:
                 self._last = stored[-1]
-            self._advance(stored[-1].event_id)
+            self._stored(stored)
+
+    def _tell_waiters(self, write: Write, written: Written) -> None:
+        now = int(self._wall() * 1_000_000)  # a little later than what was stored: who waits for it is woken
+        for event, sequence in zip(write.events, written.sequences, strict=False):  # a repeat has none
+            if sequence is not None:
+                self.waiters.tell(event, sequence, now if event.at is None else event.at)
 
     # --- on the reader thread
 
@@ -338,7 +305,7 @@ class SqliteStore:
 
     def _attempt(self, connection: sqlite3.Connection, batch: Sequence[Write]) -> Sequence[Written | Exception]:
         try:
-            outcomes = commit(connection, batch)
+            outcomes = commit(connection, batch, int(self._wall() * 1_000_000))
             check_same(self._path, self._file)  # after the commit: what is acknowledged is in the file of this name
         except Exception as error:  # whatever it was, nobody may wait for ever
             if connection.in_transaction:

@@ -5,12 +5,14 @@ import sqlite3
 import stat
 import time
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
 from bridge_client.dead_letters import TABLES as DEAD_LETTERS
 from bridge_client.store import StoreError
+from bridge_client.store.admission import read_stored
 
 BUSY_SECONDS: Final = 30.0
 """How long a transaction waits for other processes."""
@@ -48,8 +50,34 @@ _STEPS: Final = (
         "CREATE UNIQUE INDEX active_application_notifications ON application_notifications (key) WHERE active",
         "CREATE INDEX application_notifications_by_end ON application_notifications (active, number)",
     ),
+    (
+        *(f"ALTER TABLE events ADD COLUMN {column}" for column in ("sequence INTEGER", "type TEXT", "run_id TEXT")),
+        *(f"ALTER TABLE events ADD COLUMN {column}" for column in ("at INTEGER", "own_id TEXT")),
+        # The greatest number of a session's events that are gone, so that it is not given again.
+        "CREATE TABLE removed_sequences (session_id TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TRIGGER remember_sequence AFTER DELETE ON events WHEN OLD.sequence IS NOT NULL BEGIN"
+        " INSERT INTO removed_sequences VALUES (OLD.session_id, OLD.sequence)"
+        " ON CONFLICT DO UPDATE SET last = max(last, excluded.last); END",
+        # Which events there were at what time is not known: without a time of their own they are never `since` any.
+        "UPDATE events SET sequence = place.number, type = type_of(data), run_id = run_of(data), at = time_of(data)"
+        " FROM (SELECT id, row_number() OVER (PARTITION BY session_id ORDER BY id) AS number"
+        " FROM events WHERE session_id IS NOT NULL ORDER BY id) AS place WHERE events.id = place.id",
+        # All that a filter looks at, so that only events that match are read.
+        "CREATE INDEX events_by_sequence ON events (session_id, sequence, type, run_id, at) WHERE sequence IS NOT NULL",
+        "CREATE UNIQUE INDEX events_by_own_id ON events (own_id) WHERE own_id IS NOT NULL",
+    ),
 )
-"""Step n makes a file of version n one of version n + 1. A step that has been released never changes."""
+"""Step n makes a file of version n one of version n + 1. A step that has been released never changes.
+
+Steps may use the functions of `_FUNCTIONS`.
+"""
+
+_read = lru_cache(1)(read_stored)
+_FUNCTIONS: Final = {
+    "type_of": lambda data: _read(data).type,
+    "run_of": lambda data: _read(data).run_id,
+    "time_of": lambda data: _read(data).at,
+}
 
 SCHEMA_VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of the files this code writes."""
@@ -76,6 +104,8 @@ def open_file(path: Path) -> sqlite3.Connection:
         _switch_to_wal(path, connection)
         connection.execute("BEGIN IMMEDIATE")
         version = _check_version(path, connection)
+        for name, function in _FUNCTIONS.items():
+            connection.create_function(name, 1, function, deterministic=True)
         for step in _STEPS[version:]:
             for statement in step:
                 connection.execute(statement)

@@ -92,6 +92,7 @@ def test_options_beat_the_environment_which_beats_the_file(tmp_path: Path) -> No
         ("hub_url", "https://h:x"),
         ("hub_url", "https://user:pw@hub.example"),
         ("hub_url", "https://hub.example/?token=x"),
+        ("store", "postgresql://me:secret@db.example/agent"),
         ("window_events", "0"),
         ("heartbeat", "soon"),
         ("log_level", "LOUD"),
@@ -106,6 +107,12 @@ def test_options_beat_the_environment_which_beats_the_file(tmp_path: Path) -> No
 def test_a_bad_value_is_named_as_it_was_written(name: str, value: str) -> None:
     with pytest.raises(BadConfig, match=f"SESSION_BRIDGE_{name.upper()}"):
         Config.from_env({f"SESSION_BRIDGE_{name.upper()}": value})
+
+
+def test_a_database_server_is_no_store_of_a_home_and_its_password_is_not_shown() -> None:
+    with pytest.raises(BadConfig, match="in SQLite and nothing else") as refusal:
+        Config.from_env({"SESSION_BRIDGE_STORE": "postgresql://me:secret@db.example/agent"})
+    assert "secret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("text", ["[home]\nnaem = 1\n", "home = 1\n", "[home\n"])

@@ -18,9 +18,10 @@ from bridge_client.config import Config
 from bridge_client.dead_letters import MOST_LETTERS, DeadLetters, plain_text
 from bridge_client.store import StoreError
 from bridge_client.store.sqlite import SqliteStore
-from bridge_client.store.sqlite_file import _STEPS, SCHEMA_VERSION
+from bridge_client.store.sqlite_file import SCHEMA_VERSION
 from tests.bridge_client.forwarding import letters_in
 from tests.bridge_client.scripted_hub import VirtualClock
+from tests.support.old_stores import make_old
 
 T = TypeVar("T")
 
@@ -91,12 +92,7 @@ async def test_what_was_buried_in_an_earlier_epoch_moves() -> None:
 
 async def test_a_store_of_an_older_version_gets_room_for_them(tmp_path: Path) -> None:
     path = tmp_path / "home.db"
-    with closing(sqlite3.connect(path)) as old, old:
-        for statement in _STEPS[0]:
-            old.execute(statement)
-        old.execute("INSERT INTO about VALUES ('epoch', 'e')")
-        old.execute("INSERT INTO events (data) VALUES (?)", (event(1),))
-        old.execute("PRAGMA user_version = 1")
+    make_old(path, 1, (None, event(1)))
     store = await SqliteStore.open(path)
     assert (store.epoch, await store.list()) == ("e", [(1, event(1))])
     await store.publish({"type": "note"})

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,29 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_client.store import MAX_EVENT_BYTES, EventStore, StoreClosed
-from bridge_client.store.memory import MemoryStore
-from bridge_client.store.sqlite import SqliteStore
+from bridge_client.sources.store import StoreSource
+from bridge_client.store import MAX_EVENT_BYTES, EventStore, PlainStore, StoreClosed
+from bridge_client.store.adapted import Adapted
 from protocol.codec import MAX_EVENT_DEPTH
 from protocol.errors import InvalidEvent
 from protocol.event_id import MAX_EVENT_ID
-
-BACKENDS = ("memory", "sqlite")
-
-Open = Callable[..., Awaitable[EventStore]]
-
-
-@asynccontextmanager
-async def opened(backend: str, folder: Path, **options: Any) -> AsyncIterator[EventStore]:
-    store: EventStore
-    store = MemoryStore(**options) if backend == "memory" else await SqliteStore.open(folder / "events.db", **options)
-    try:
-        yield store
-    finally:
-        await store.close()
+from tests.contracts.stores import BACKENDS, LOCAL, STORES, Plain
+from tests.contracts.stores import opened_store as opened
+from tests.support.running_api import running_api
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     async with opened(request.param, tmp_path) as store:
         yield store
@@ -84,9 +72,9 @@ async def test_A6_a_thousand_publishes_at_once_get_ids_in_call_order(store: Even
     assert read == stored
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_A6_order_holds_while_publishers_wait_for_room(backend: str, tmp_path: Path) -> None:
-    options = {"max_queued_bytes": 2000} if backend == "sqlite" else {}
+    options = {"max_queued_bytes": 2000} if backend in ("sqlite", "postgres") else {}
     async with opened(backend, tmp_path, **options) as store:
         stored = await asyncio.gather(*(store.publish(event(n, pad="x" * (n % 700))) for n in range(300)))
         assert [number_of(one.data) for one in await store.list()] == list(range(300))
@@ -107,6 +95,7 @@ async def test_head_and_preceding(store: EventStore) -> None:
 # --- recent
 
 
+@pytest.mark.parametrize("store", BACKENDS, indirect=True)
 async def test_recent_gives_what_list_gives_or_knows_that_it_can_not(store: EventStore) -> None:
     assert store.recent(0) == []
     stored = [await store.publish(event(n)) for n in range(7)]
@@ -169,7 +158,7 @@ async def test_limit_and_refused_arguments(store: EventStore) -> None:
             await store.list(**wrong)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_a_page_of_large_events_is_cut_by_bytes_and_only_an_empty_page_is_the_end(
     backend: str, tmp_path: Path
 ) -> None:
@@ -191,7 +180,7 @@ _values = st.recursive(
 _objects = st.dictionaries(_text.filter(lambda key: key not in ("event_id", "type", "session_id")), _values, max_size=6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LOCAL)
 @settings(max_examples=60, deadline=None)
 @given(events=st.lists(_objects, min_size=1, max_size=8))
 def test_A3_any_json_object_comes_back_as_it_was(backend: str, events: list[dict[str, Any]]) -> None:
@@ -281,6 +270,7 @@ _cycle: dict[str, Any] = {"type": "a"}
 _cycle["again"] = _cycle
 
 
+@pytest.mark.parametrize("store", LOCAL, indirect=True)  # one gate stands in front of all of them
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
@@ -337,7 +327,7 @@ async def test_the_deepest_event_is_taken(store: EventStore) -> None:
     assert len(await store.list()) == 2
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_the_limit_counts_the_whole_event_with_the_longest_id(backend: str, tmp_path: Path) -> None:
     async with opened(backend, tmp_path, max_event_bytes=200) as store:
         whole = len(f'{{"event_id":"{MAX_EVENT_ID}","type":"a","x":""}}')
@@ -391,7 +381,7 @@ async def test_a_cancelled_wait_leaves_the_others_alone(store: EventStore) -> No
 # --- epoch and end of life
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", STORES)
 async def test_each_store_has_its_own_epoch_which_can_be_renewed(backend: str, tmp_path: Path) -> None:
     async with opened(backend, tmp_path / "a") as store, opened(backend, tmp_path / "b") as other:
         assert len({store.epoch, other.epoch}) == 2
@@ -416,3 +406,27 @@ async def test_close_stores_what_was_accepted_and_ends_the_waiters(store: EventS
             await call
     with pytest.raises(StoreClosed):
         await store.renew_epoch()
+
+
+# --- what anybody may bring
+
+
+async def test_A7_a_store_that_only_publishes_and_lists_is_forwarded_and_answers_like_any_other(tmp_path: Path) -> None:
+    offered = {name for name in vars(PlainStore) if not name.startswith("_")}
+    assert offered == {"publish", "list"}
+    plain = Plain()
+    assert {name for name in vars(Plain) if not name.startswith("_")} == offered
+    store = Adapted(plain, epoch="kept")
+    for n in range(3):
+        await plain.publish(event(n))  # by somebody else
+    source = StoreSource(store)
+    assert (source.epoch, await source.head()) == ("kept", 3)
+    page = await source.page(1, 10)
+    assert [(one.event_id, one.prev_id, number_of(one.data)) for one in page] == [(2, 1, 1), (3, 2, 2)]
+    waiting = asyncio.ensure_future(source.wait(3))
+    await asyncio.sleep(0)
+    await plain.publish(event(3))
+    await asyncio.wait_for(waiting, 20)
+    async with running_api(store) as client:
+        answer = await client.events(since_id=2, session_id="s")
+    assert ([one["number"] for one in answer["events"]], answer["latest_event_id"]) == ([2, 3], "4")

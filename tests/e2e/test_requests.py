@@ -60,6 +60,7 @@ async def test_a_message_sent_from_afar_is_answered_at_home(remote: RemoteHome) 
         ("POST", "/sessions", {"unknown": 1}),
         ("POST", "/sessions/nowhere/send", {"content": "x"}),
         ("POST", "/sessions", {"session_id": "no/id"}),
+        ("GET", "/sessions/s/events?after=0&limit=2", None),
         ("GET", "/events", None),
     ],
 )

@@ -6,11 +6,16 @@ install, the CI run installs, and a suite that skips there in silence proves not
 
 import os
 import shutil
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"])
+# Debian keeps PostgreSQL's programs together by version, out of PATH.
+POSTGRES = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
+SEARCH = os.pathsep.join(
+    [*POSTGRES, os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"]
+)
 
 
 def missing(what: str) -> NoReturn:

@@ -13,6 +13,7 @@ from aiohttp import web
 from bridge_client.api.events import Events
 from bridge_client.api.notifications import NotificationRoutes
 from bridge_client.api.server import Api
+from bridge_client.api.session_events import SessionEvents
 from bridge_client.api.sessions import SessionRoutes
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.notifications import ApplicationNotifications, SessionNotifications
@@ -20,6 +21,7 @@ from bridge_client.request_execution import RequestExecution
 from bridge_client.runners import Runner
 from bridge_client.sessions import Sessions
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_log import SqliteSessionLog
 from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from tests.support.running_api import TOKEN, Answer, ApiClient
@@ -102,6 +104,7 @@ async def running_home(
         routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
         application = ApplicationNotifications(SqliteNotifications(store), SystemClock())
         routes += NotificationRoutes(application, notes).routes()
+        routes += SessionEvents(SqliteSessionLog(store), lambda: store.epoch).routes()
         try:
             async with Api(routes, TOKEN, host="127.0.0.1", port=0) as api, aiohttp.ClientSession() as session:
                 yield Home(api, session, store, sessions, requests)
