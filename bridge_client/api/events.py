@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -84,17 +84,17 @@ def compacted(events: Sequence[Stored]) -> list[bytes]:
     if not any(map(_PART.search, texts)):
         return texts
     try:
-        groups = plan([_decode(text) for text in texts])
-        return [texts[group[0]] if len(group) == 1 else _merged([texts[at] for at in group]) for group in groups]
+        members = [_decode(text) for text in texts]
+        return [
+            texts[group[0]] if len(group) == 1 else _merged([members[at] for at in group]) for group in plan(members)
+        ]
     except (msgspec.MsgspecError, ValueError):  # a number that no program can hold: the page stays as it is
         return texts
 
 
-def _merged(parts: Sequence[bytes]) -> bytes:
-    # The standard library keeps numbers of any size as they are.
-    return json.dumps(
-        merge([json.loads(part) for part in parts]), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    ).encode()
+def _merged(parts: Sequence[dict[str, Any]]) -> bytes:
+    # The standard library writes integers of any size.
+    return json.dumps(merge(parts), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Events:
