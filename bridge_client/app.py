@@ -40,6 +40,7 @@ from bridge_client.one_off_session import OneOffSession
 from bridge_client.request_execution import RequestExecution
 from bridge_client.request_locks import RequestLocks
 from bridge_client.requests import Audited, Requests
+from bridge_client.retention import Extent, Keeper, Rules
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
@@ -61,6 +62,7 @@ from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_log import SqliteSessionLog
 from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_requests import SqliteAnswers
+from bridge_client.store.sqlite_retention import SqliteRetention
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
 
@@ -203,6 +205,8 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             requests = RequestExecution(sessions, store, clock, notify=notes.tell, elsewhere=locks.held)
             await requests.recover()
             tasks.append(asyncio.create_task(requests.keep_recovering()))
+            keeper = Keeper(SqliteRetention(store), rules(config), report.acked, clock)
+            tasks.append(asyncio.create_task(keeper.run(), name="retention"))
             routes.append(web.get("/events", Events(store, sessions.cursor).get))
             routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
             routes += NotificationRoutes(ApplicationNotifications(SqliteNotifications(store), clock), notes).routes()
@@ -232,6 +236,16 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def rules(config: Config) -> Rules:
+    """How long the store keeps its events, as `config` says."""
+    return Rules(None if config.retain_days is None else config.retain_days * 86_400, config.retain_bytes)
+
+
+async def extent(store: SqliteStore) -> Extent:
+    """What a store holds, and what it has let go. Raises StoreError."""
+    return await SqliteRetention(store).extent()
 
 
 def runner(config: Config) -> Runner | None:

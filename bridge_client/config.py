@@ -31,6 +31,7 @@ LOCAL_HUB_URL = "http://127.0.0.1:4000"
 Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
+Days = Annotated[float, Meta(gt=0)]
 
 
 class BadConfig(ValueError):
@@ -145,6 +146,12 @@ class Config:
 
     runner_silence: Seconds = 600.0
     """Seconds that a command line, or an endpoint's stream, may say nothing."""
+
+    retain_days: Days | None = None
+    """For how many days the store keeps events that the hub has acknowledged; None: for ever. Exact to an hour."""
+
+    retain_bytes: Bytes | None = None
+    """How many bytes of events the store keeps, beyond which the oldest acknowledged ones go; None: all."""
 
     window_events: Count = 2_000
     """How many unacknowledged events may be under way; the hub may ask for fewer."""
