@@ -40,7 +40,8 @@ from bridge_client.one_off_session import OneOffSession
 from bridge_client.request_execution import RequestExecution
 from bridge_client.request_locks import RequestLocks
 from bridge_client.requests import Audited, Requests
-from bridge_client.retention import Extent, Keeper, Rules
+from bridge_client.retention import Keeper
+from bridge_client.retention_report import Outlook
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
@@ -205,7 +206,9 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             requests = RequestExecution(sessions, store, clock, notify=notes.tell, elsewhere=locks.held)
             await requests.recover()
             tasks.append(asyncio.create_task(requests.keep_recovering()))
-            keeper = Keeper(SqliteRetention(store), rules(config), report.acked, clock)
+            stock, rules = SqliteRetention(store), config.retention
+            report.outlook = lambda: stock.outlook(rules, clock.wall())
+            keeper = Keeper(stock, rules, report.acked, clock)
             tasks.append(asyncio.create_task(keeper.run(), name="retention"))
             routes.append(web.get("/events", Events(store, sessions.cursor).get))
             routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
@@ -238,14 +241,12 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def rules(config: Config) -> Rules:
-    """How long the store keeps its events, as `config` says."""
-    return Rules(None if config.retain_days is None else config.retain_days * 86_400, config.retain_bytes)
-
-
-async def extent(store: SqliteStore) -> Extent:
-    """What a store holds, and what it has let go. Raises StoreError."""
-    return await SqliteRetention(store).extent()
+async def outlook(config: Config) -> Outlook | None:
+    """What the home's own store holds and keeps, None while there is none. Makes no file. Raises StoreError."""
+    if config.source is not None or not config.store_path.exists():
+        return None
+    async with open_store(config) as store:
+        return await SqliteRetention(store).outlook(config.retention, time.time())
 
 
 def runner(config: Config) -> Runner | None:
@@ -362,6 +363,8 @@ async def status(config: Config) -> dict[str, Any]:
     credential = kept_credential(config, config.credential_path)
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
     facts: dict[str, Any] = {"source": source_name(config), "epoch": None, "head_id": None, "head_known": False}
+    found = await outlook(config)
+    facts["stored"] = None if found is None else found.facts()
     if config.source is None:
         facts |= {"store": str(config.store_path), "head_known": True}
         if config.store_path.exists():

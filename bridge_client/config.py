@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from bridge_client import source_spec
+from bridge_client.retention import Rules
 from protocol.loopback import normal_origin
 
 PREFIX = "SESSION_BRIDGE_"
@@ -216,6 +217,11 @@ class Config:
                 f"runner_key_env: the environment has no {self.runner_key_env}, which is to hold the API key"
             )
         return key
+
+    @property
+    def retention(self) -> Rules:
+        """How long the store keeps its events."""
+        return Rules(None if self.retain_days is None else self.retain_days * 86_400, self.retain_bytes)
 
     @property
     def store_path(self) -> Path:

@@ -48,7 +48,10 @@ class Rules(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Every event up to `event_id` was stored by `at` (wall clock seconds). Sizes are of those behind the mark before."""
+    """Every event up to `event_id` was stored by `at` (wall clock seconds).
+
+    `events` and `size` (bytes of JSON) are those behind the mark before.
+    """
 
     event_id: int
     at: float
@@ -79,6 +82,8 @@ class Extent(NamedTuple):
     file_size: int
     free: int
     """Bytes of the file that are free for events to come."""
+    gives_back: bool
+    """Whether much free space is given back to the disk; a file of an older version keeps it."""
 
 
 class Stock(Protocol):

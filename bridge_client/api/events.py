@@ -1,9 +1,8 @@
 """`GET /events`: pages of the event store by cursor, session and request; and waiting for what comes next.
 
-An answer is `{"events": [...], "epoch", "latest_event_id"}`, with `"reset": true` when `since_id` lies beyond the store,
-and with `"expired": true` and `"floor"` when it lies before what retention has left: then events up to the floor are
-gone, and those in the answer are what there still is behind it (spec rows A20 to A36, decisions 2.5, 2.12, 2.14 and
-2.15):
+An answer is `{"events": [...], "epoch", "latest_event_id"}`. It has `"reset": true` when `since_id` lies beyond the
+store; `"expired": true` and `"floor"` when it lies before what retention has left: then events up to the floor are
+gone, and those in the answer are what there still is behind it (rows A20 to A36, decisions 2.5, 2.12, 2.14, 2.15):
 
 - events in id order, at most `limit` of the store's and at most a store's page of bytes (one event is always let
   through): only an answer without events says that nothing follows;

@@ -15,7 +15,10 @@ from bridge_client.retention import (
     Extent,
     Mark,
     Removed,
+    Rules,
+    due,
 )
+from bridge_client.retention_report import Outlook
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_file import FLOOR
 
@@ -27,6 +30,7 @@ LEAST_FREE: Final = 4 << 20
 freed is mostly filled again soon, and giving it back only to take it anew would cost twice."""
 
 _GIVE_BACK_PAGES: Final = 64
+_INCREMENTAL: Final = 2
 
 _SET_FLOOR: Final = (
     "INSERT INTO about VALUES ('floor', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
@@ -75,9 +79,11 @@ class SqliteRetention:
         more: bool = await self._store.query(_much_free) and (await self._store.transact([], apply)).value
         return more
 
-    async def extent(self) -> Extent:
-        """What the store holds now. Raises StoreError."""
-        return await self._store.query(lambda file: _extent(file, self._store.path))
+    async def outlook(self, rules: Rules, now: float) -> Outlook:
+        """What the store holds, and what of it may go by these rules. Raises StoreError."""
+        extent = await self._store.query(lambda file: _extent(file, self._store.path))
+        to = None if rules.keep_all else due(await self.marks(), rules, now)
+        return Outlook(extent, rules, 0 if to is None else to.event_id)
 
 
 def _one(file: sqlite3.Connection, query: str, *values: object) -> Any:
@@ -125,7 +131,7 @@ def _remove(file: sqlite3.Connection, to: int) -> Removed:
 
 def _much_free(file: sqlite3.Connection) -> bool:
     """Whether the file has more free space than it should keep, and can give it back."""
-    if _one(file, "PRAGMA auto_vacuum") != 2:
+    if _one(file, "PRAGMA auto_vacuum") != _INCREMENTAL:
         return False
     free = _one(file, "PRAGMA freelist_count")
     size: int = _one(file, "PRAGMA page_size")
@@ -134,9 +140,7 @@ def _much_free(file: sqlite3.Connection) -> bool:
 
 def _extent(file: sqlite3.Connection, path: Path) -> Extent:
     last, events, size = file.execute("SELECT max(id), sum(events), sum(size) FROM event_marks").fetchone()
-    more, tail = file.execute(
-        "SELECT count(*), sum(length(data)) FROM events WHERE id > ?", (last or 0,)
-    ).fetchone()
+    more, tail = file.execute("SELECT count(*), sum(length(data)) FROM events WHERE id > ?", (last or 0,)).fetchone()
     oldest = _one(file, "SELECT min(id) FROM events")
     row = file.execute("SELECT at FROM event_marks WHERE id >= ? ORDER BY id LIMIT 1", (oldest or 0,)).fetchone()
     page: int = _one(file, "PRAGMA page_size")
@@ -148,4 +152,5 @@ def _extent(file: sqlite3.Connection, path: Path) -> Extent:
         floor=_one(file, FLOOR),
         file_size=sum(os.stat(name).st_size for name in (path, f"{path}-wal") if os.path.exists(name)),
         free=page * int(_one(file, "PRAGMA freelist_count")),
+        gives_back=_one(file, "PRAGMA auto_vacuum") == _INCREMENTAL,
     )

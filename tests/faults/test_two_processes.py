@@ -66,7 +66,9 @@ class Ledger:
             sessions = {name: row for name, *row in file.execute(
                 "SELECT session_id, cursor_event_id, message_count FROM sessions")}  # fmt: skip
             messages: dict[str, list[str]] = {}
-            for name, data in file.execute("SELECT session_id, data FROM session_messages ORDER BY session_id, position"):
+            for name, data in file.execute(
+                "SELECT session_id, data FROM session_messages ORDER BY session_id, position"
+            ):
                 messages.setdefault(name, []).append(json.loads(data)["content"])
         assert self.floor <= floor < max(self.acked, 1), "only what was acknowledged is removed"
         assert min(held, default=floor + 1) > floor
