@@ -44,7 +44,8 @@ def plan(events: Sequence[_Event], *, adjacent: bool = False, repeated: bool = T
     can resume from it. Without `repeated` nothing is dropped.
     """
     requests = [_request(event) for event in events]
-    texts = [None if (rule := _rule(event)) is None else rule.text(event) for event in events]
+    rules = [_rule(event) for event in events]
+    texts = [None if rule is None else rule.text(event) for rule, event in zip(rules, events, strict=True)]
     dropped = _redundant(events, requests, texts) if repeated else frozenset()
     groups: list[list[int]] = []
     # Request (adjacent: the only one) -> its group, of what, how long.
@@ -54,7 +55,7 @@ def plan(events: Sequence[_Event], *, adjacent: bool = False, repeated: bool = T
             continue
         request = None if adjacent else requests[index]
         key, size = None, 0
-        if (text := texts[index]) is not None and (key := _key(event, requests[index])) is not None:
+        if (text := texts[index]) is not None and (key := _key(rules[index], event, requests[index])) is not None:
             size = len(text.said) + len(text.thought)
         before = open_groups.get(request)
         if key is not None and before is not None and before[1] == key and before[2] + size <= MAX_MERGED_CHARS:
@@ -74,11 +75,10 @@ def part_key(event: _Event) -> Hashable | None:
 
     A part whose text is not where its type keeps it has no key: it is left alone.
     """
-    return _key(event, _request(event))
+    return _key(_rule(event), event, _request(event))
 
 
-def _key(event: _Event, request: Hashable) -> Hashable | None:
-    rule = _rule(event)
+def _key(rule: "_Part | None", event: _Event, request: Hashable) -> Hashable | None:
     if rule is None or (facets := rule.facets(event)) is None:
         return None
     return (event["type"], request, *facets)
@@ -125,7 +125,10 @@ def _string(value: Any) -> str:
 
 
 def _hashable(*values: Any) -> tuple[Hashable, ...]:
-    return tuple(value if isinstance(value, _PLAIN) else repr(value) for value in values)
+    for value in values:
+        if not isinstance(value, _PLAIN):
+            return tuple([value if isinstance(value, _PLAIN) else repr(value) for value in values])
+    return values
 
 
 def _metadata(parts: Sequence[_Event], name: str) -> dict[str, Any]:
@@ -148,7 +151,8 @@ def _partial_facets(event: _Event) -> tuple[Hashable, ...] | None:
 
 def _partial_text(event: _Event) -> Text:
     message = _inner(event, "message")
-    return Text(text_of(message.get("content")), _string(_inner(message, "metadata").get("thinking")))
+    thought = _string(_inner(message, "metadata").get("thinking")) if message.get("metadata") else ""
+    return Text(text_of(message.get("content")), thought)
 
 
 def _partial_put(parts: Sequence[_Event], text: Text) -> dict[str, Any]:
