@@ -43,9 +43,10 @@ class Outlook(NamedTuple):
     def keeps(self) -> str:
         """What the rules say, and what they have done."""
         days, size = self.rules.seconds, self.rules.size
-        kept = ([f"{days / 86_400:g} days"] if days is not None else []) + ([_mib(size)] if size is not None else [])
+        kept = [f"{days / 86_400:g} days"] if days is not None else []
+        kept += [f"at most {_mib(size)}"] if size is not None else []
         gone = f"; removed up to event {self.extent.floor}" if self.extent.floor else ""
-        return f"keeps {' and at most '.join(kept) or 'everything'}{gone}"
+        return f"keeps {' and '.join(kept) or 'everything'}{gone}"
 
     def waits(self, acked: int | None) -> str:
         """Why events that are due are still there, empty when they are not; `acked`: what the hub has acknowledged."""
