@@ -134,7 +134,9 @@ def _hashable(*values: Any) -> tuple[Hashable, ...]:
 def _metadata(parts: Sequence[_Event], name: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for part in parts:
-        merged |= _inner(_inner(part, name) if name else part, "metadata")
+        where = _inner(part, name) if name else part
+        if where.get("metadata"):
+            merged |= _inner(where, "metadata")
     return merged
 
 
@@ -229,7 +231,8 @@ def _request(event: _Event) -> Hashable:
         request = event.get("run_id")
     if request is None:
         request = event.get("workflow_id")
-    return _hashable(event.get("session_id"), request)
+    session = event.get("session_id")
+    return (session, request) if isinstance(session, str) and isinstance(request, str) else _hashable(session, request)
 
 
 # What repeats what.
