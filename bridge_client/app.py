@@ -27,7 +27,7 @@ from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
-from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
+from bridge_client.cursor import CursorFile, DamagedCursor
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.hub_state import hub_state
@@ -194,7 +194,7 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
     clock = SystemClock()
     lag = Lag(clock)
     report = StatusReport(
-        opened.source, opened.letters, lag, clock, {"name": config.name, "source": source_name(config)}
+        opened.source, opened.letters, lag, clock, {"name": config.name, "source": config.source_name}
     )
     tasks = [asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))]
     routes, requests = [web.get("/status", report.get)], None
@@ -294,11 +294,6 @@ async def one_off(config: Config, command: Sequence[str], store: SqliteStore, se
     return OneOff(command, session, clock)
 
 
-def source_name(config: Config) -> str:
-    """What is forwarded, as its owner calls it."""
-    return config.source if config.source is not None else str(config.store_path)
-
-
 @asynccontextmanager
 async def forwarding(
     config: Config,
@@ -350,11 +345,6 @@ def local_events(
     return LocalEvents(lambda: address.find(config.address_path), token, cursor=cursor, session_id=session_id)
 
 
-def saved_cursor(config: Config) -> SavedCursor | None:
-    """How far the hub has acknowledged the store's events. Raises DamagedCursor."""
-    return CursorFile(config.cursor_path).load()
-
-
 async def status(config: Config) -> dict[str, Any]:
     """How the home stands, whether it runs or not: docs/cli.md explains each member. Makes no file.
 
@@ -362,7 +352,7 @@ async def status(config: Config) -> dict[str, Any]:
     """
     credential = kept_credential(config, config.credential_path)
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
-    facts: dict[str, Any] = {"source": source_name(config), "epoch": None, "head_id": None, "head_known": False}
+    facts: dict[str, Any] = {"source": config.source_name, "epoch": None, "head_id": None, "head_known": False}
     found = await outlook(config)
     facts["stored"] = None if found is None else found.facts()
     if config.source is None:
@@ -372,7 +362,7 @@ async def status(config: Config) -> dict[str, Any]:
                 facts |= {"epoch": store.epoch, "head_id": await store.head()}
     cursor, facts["cursor_error"] = None, None
     try:
-        cursor = saved_cursor(config)
+        cursor = CursorFile(config.cursor_path).load()
     except DamagedCursor as error:
         facts["cursor_error"] = str(error)
     if cursor is not None and config.source is not None:

@@ -159,7 +159,7 @@ async def _forward(config: Config, as_json: bool) -> None:
         forwarding = app.forwarding(config, credential, opened.source, opened.letters, report.requests)
         async with forwarding as forwarder:
             report.attach(forwarder, credential.server_id, credential.hub_url)
-            source = app.source_name(config)
+            source = config.source_name
             about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "source": source}
             if config.source is None:
                 about["store"] = source

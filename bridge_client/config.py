@@ -234,6 +234,11 @@ class Config:
         return self.store_path.with_name(self.store_path.name + ".requests")
 
     @property
+    def source_name(self) -> str:
+        """What is forwarded, as its owner calls it."""
+        return self.source if self.source is not None else str(self.store_path)
+
+    @property
     def credential_path(self) -> Path:
         """The file of the home's credential."""
         return self.credential_file if self.credential_file is not None else self.state_dir / "home-credential.json"
