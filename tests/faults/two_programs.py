@@ -30,12 +30,21 @@ from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_retention import SqliteRetention
 from bridge_client.store.sqlite_sessions import SqliteSessions
 
-KEPT = Rules(size=60_000)
-UNACKNOWLEDGED = 100
+KEPT = Rules(size=5_000)
+UNACKNOWLEDGED = 60
+"""More than the rules would keep: what is not acknowledged is due all the time, and has to stay."""
+
 MESSAGES = 12
 """In one session: each event of a session shows all of it."""
 
-sqlite_retention.MARK_EVENTS, sqlite_retention.STEP_EVENTS = 50, 20  # type: ignore[misc]  # many steps, many chances
+sqlite_retention.MARK_EVENTS, sqlite_retention.STEP_EVENTS = 15, 20  # type: ignore[misc]  # many steps, many chances
+
+
+class Restless(SystemClock):
+    """Retention that hardly rests, so that it keeps up with those who publish."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0.001)
 
 
 def tell(*words: object) -> None:
@@ -82,7 +91,7 @@ async def send(sessions: Sessions, requests: RequestExecution, name: str) -> Non
 
 async def keep(store: SqliteStore) -> None:
     acked = 0
-    keeper = Keeper(SqliteRetention(store), KEPT, lambda: acked, SystemClock())
+    keeper = Keeper(SqliteRetention(store), KEPT, lambda: acked, Restless())
     while True:
         acked = max(0, (await store.head() or 0) - UNACKNOWLEDGED)
         tell("acked", acked)
