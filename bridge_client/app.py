@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -105,15 +104,6 @@ async def count_letters(config: Config) -> int:
         return await letters.count()
 
 
-def kept_credential(config: Config, path: Path) -> Credential | None:
-    """The credential in `path`, None if there is no such file. Raises BadKeyFile, also when it is for another hub."""
-    kept = keys.load(path)
-    if kept is not None and config.hub_url is not None and config.hub_url.rstrip("/") != kept.hub_url.rstrip("/"):
-        # Sent to another hub, it would be that hub's to use.
-        raise BadKeyFile(f"{path} is for the hub at {kept.hub_url}, not for {config.hub_url}; name another file")
-    return kept
-
-
 async def obtain_credential(config: Config) -> Credential:
     """The home's credential: the one kept, or else a new one from the hub on this machine, which is then kept.
 
@@ -121,7 +111,7 @@ async def obtain_credential(config: Config) -> Credential:
     was named: whoever names it has a credential from elsewhere. Raises EnrolmentFailed.
     """
     path, hub_url = config.credential_path, config.hub_url or LOCAL_HUB_URL
-    kept = kept_credential(config, path)
+    kept = keys.load_for(config.hub_url, path)
     if kept is not None:
         return kept
     if config.credential_file is not None:
@@ -350,7 +340,7 @@ async def status(config: Config) -> dict[str, Any]:
 
     Raises StoreError, BadKeyFile.
     """
-    credential = kept_credential(config, config.credential_path)
+    credential = keys.load_for(config.hub_url, config.credential_path)
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
     facts: dict[str, Any] = {"source": config.source_name, "epoch": None, "head_id": None, "head_known": False}
     found = await outlook(config)

@@ -153,7 +153,9 @@ def retention(found: Outlook | None, cursor: CursorFile, epoch: str | None) -> F
         saved = None
     acked = saved.event_id if saved is not None and saved.epoch == epoch else None
     if waits := found.waits(acked):
-        return Finding("retention", "warning", f"{found.keeps}; {waits}", "run `bridge-client serve` with its hub in reach")
+        return Finding(
+            "retention", "warning", f"{found.keeps}; {waits}", "run `bridge-client serve` with its hub in reach"
+        )
     if found.extent.free > found.extent.file_size // 2 and not found.extent.gives_back:
         remedy = "nothing: it is used again. Or, with the home stopped: docs/operations.md, Retention"
         return Finding("retention", "ok", f"{found.keeps}; {found.holds}, more than half of it free", remedy)

@@ -32,7 +32,7 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
             assert (await report.facts())["stored"]["removed_to"] is None
         found, check = await looked_at(config)
         assert "keeps at most 0.0 MiB; events up to 1000 may go once the hub has acknowledged them" in found
-        assert (check.state, check.remedy) == ("warn", "run `bridge-client serve` with its hub in reach")
+        assert (check.status, check.remedy) == ("warning", "run `bridge-client serve` with its hub in reach")
 
         async with serving(config, credential) as (store, report):
             while await store.floor() < 1_000:
@@ -53,13 +53,13 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
         found, check = await looked_at(config)
         assert "keeps at most 0.0 MiB; removed up to event 1000" in found
         assert "200 events" in found
-        assert check.state == "ok"
+        assert check.status == "ok"
 
 
-async def looked_at(config: Config) -> tuple[str, doctor.Check]:
+async def looked_at(config: Config) -> tuple[str, doctor.Finding]:
     """What `status` prints and `doctor` finds."""
     lines = cli_home._told(await app.status(config), await app.outlook(config))
-    checks = {check.name: check async for check in doctor.examine(config, app.open_store, app.outlook)}
+    checks = {check.check: check async for check in doctor.examine(config, app.open_store, app.outlook)}
     return "\n".join(f"{name} {value}" for name, value in lines), checks["retention"]
 
 
