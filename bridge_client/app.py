@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -27,7 +26,7 @@ from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
-from bridge_client.cursor import CursorFile, DamagedCursor, SavedCursor
+from bridge_client.cursor import CursorFile, DamagedCursor
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.hub_state import hub_state
@@ -40,6 +39,8 @@ from bridge_client.one_off_session import OneOffSession
 from bridge_client.request_execution import RequestExecution
 from bridge_client.request_locks import RequestLocks
 from bridge_client.requests import Audited, Requests
+from bridge_client.retention import Keeper
+from bridge_client.retention_report import Outlook
 from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
@@ -61,6 +62,7 @@ from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_log import SqliteSessionLog
 from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_requests import SqliteAnswers
+from bridge_client.store.sqlite_retention import SqliteRetention
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from protocol.loopback import normal_origin
 
@@ -102,15 +104,6 @@ async def count_letters(config: Config) -> int:
         return await letters.count()
 
 
-def kept_credential(config: Config, path: Path) -> Credential | None:
-    """The credential in `path`, None if there is no such file. Raises BadKeyFile, also when it is for another hub."""
-    kept = keys.load(path)
-    if kept is not None and config.hub_url is not None and config.hub_url.rstrip("/") != kept.hub_url.rstrip("/"):
-        # Sent to another hub, it would be that hub's to use.
-        raise BadKeyFile(f"{path} is for the hub at {kept.hub_url}, not for {config.hub_url}; name another file")
-    return kept
-
-
 async def obtain_credential(config: Config) -> Credential:
     """The home's credential: the one kept, or else a new one from the hub on this machine, which is then kept.
 
@@ -118,7 +111,7 @@ async def obtain_credential(config: Config) -> Credential:
     was named: whoever names it has a credential from elsewhere. Raises EnrolmentFailed.
     """
     path, hub_url = config.credential_path, config.hub_url or LOCAL_HUB_URL
-    kept = kept_credential(config, path)
+    kept = keys.load_for(config.hub_url, path)
     if kept is not None:
         return kept
     if config.credential_file is not None:
@@ -191,7 +184,7 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
     clock = SystemClock()
     lag = Lag(clock)
     report = StatusReport(
-        opened.source, opened.letters, lag, clock, {"name": config.name, "source": source_name(config)}
+        opened.source, opened.letters, lag, clock, {"name": config.name, "source": config.source_name}
     )
     tasks = [asyncio.create_task(watch(lag, opened.peek, report.acked, clock, opened.interval))]
     routes, requests = [web.get("/status", report.get)], None
@@ -203,6 +196,10 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             requests = RequestExecution(sessions, store, clock, notify=notes.tell, elsewhere=locks.held)
             await requests.recover()
             tasks.append(asyncio.create_task(requests.keep_recovering()))
+            stock, rules = SqliteRetention(store), config.retention
+            report.outlook = lambda: stock.outlook(rules, clock.wall())
+            keeper = Keeper(stock, rules, report.acked, clock)
+            tasks.append(asyncio.create_task(keeper.run(), name="retention"))
             routes.append(web.get("/events", Events(store, sessions.cursor).get))
             routes += SessionRoutes(sessions, requests, lambda: store.epoch, runner).routes()
             routes += NotificationRoutes(ApplicationNotifications(SqliteNotifications(store), clock), notes).routes()
@@ -232,6 +229,14 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def outlook(config: Config) -> Outlook | None:
+    """What the home's own store holds and keeps, None while there is none. Makes no file. Raises StoreError."""
+    if config.source is not None or not config.store_path.exists():
+        return None
+    async with open_store(config) as store:
+        return await SqliteRetention(store).outlook(config.retention, time.time())
 
 
 def runner(config: Config) -> Runner | None:
@@ -277,11 +282,6 @@ async def one_off(config: Config, command: Sequence[str], store: SqliteStore, se
     session = OneOffSession(Sessions(SqliteSessions(store), clock), store, locks, command, session_id)
     await session.check()
     return OneOff(command, session, clock)
-
-
-def source_name(config: Config) -> str:
-    """What is forwarded, as its owner calls it."""
-    return config.source if config.source is not None else str(config.store_path)
 
 
 @asynccontextmanager
@@ -335,19 +335,16 @@ def local_events(
     return LocalEvents(lambda: address.find(config.address_path), token, cursor=cursor, session_id=session_id)
 
 
-def saved_cursor(config: Config) -> SavedCursor | None:
-    """How far the hub has acknowledged the store's events. Raises DamagedCursor."""
-    return CursorFile(config.cursor_path).load()
-
-
 async def status(config: Config) -> dict[str, Any]:
     """How the home stands, whether it runs or not: docs/cli.md explains each member. Makes no file.
 
     Raises StoreError, BadKeyFile.
     """
-    credential = kept_credential(config, config.credential_path)
+    credential = keys.load_for(config.hub_url, config.credential_path)
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
-    facts: dict[str, Any] = {"source": source_name(config), "epoch": None, "head_id": None, "head_known": False}
+    facts: dict[str, Any] = {"source": config.source_name, "epoch": None, "head_id": None, "head_known": False}
+    found = await outlook(config)
+    facts["stored"] = None if found is None else found.facts()
     if config.source is None:
         facts |= {"store": str(config.store_path), "head_known": True}
         if config.store_path.exists():
@@ -355,7 +352,7 @@ async def status(config: Config) -> dict[str, Any]:
                 facts |= {"epoch": store.epoch, "head_id": await store.head()}
     cursor, facts["cursor_error"] = None, None
     try:
-        cursor = saved_cursor(config)
+        cursor = CursorFile(config.cursor_path).load()
     except DamagedCursor as error:
         facts["cursor_error"] = str(error)
     if cursor is not None and config.source is not None:

@@ -31,6 +31,7 @@ from bridge_client.lazy import lazily
 if TYPE_CHECKING:
     from bridge_client import app, render
     from bridge_client import doctor as doctor_checks
+    from bridge_client.retention_report import Outlook
 else:
     app, render, doctor_checks = (lazily(f"bridge_client.{name}") for name in ("app", "render", "doctor"))
 
@@ -158,7 +159,7 @@ async def _forward(config: Config, as_json: bool) -> None:
         forwarding = app.forwarding(config, credential, opened.source, opened.letters, report.requests)
         async with forwarding as forwarder:
             report.attach(forwarder, credential.server_id, credential.hub_url)
-            source = app.source_name(config)
+            source = config.source_name
             about = {"server_id": credential.server_id, "hub_url": credential.hub_url, "source": source}
             if config.source is None:
                 about["store"] = source
@@ -188,15 +189,15 @@ def status(as_json: bool, **options: Any) -> None:
 
 
 async def _status(config: Config, as_json: bool) -> None:
-    facts = await app.status(config)
+    facts, found = await app.status(config), await app.outlook(config)
     if as_json:
         click.echo(json.dumps(facts))
         return
-    for name, value in _told(facts):
+    for name, value in _told(facts, found):
         click.echo(f"{name:<13}{render.harmless(str(value))}")
 
 
-def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+def _told(facts: dict[str, Any], found: "Outlook | None") -> list[tuple[str, Any]]:
     lag, waiting = facts["lag"], facts["waiting"]
     since = "" if lag["seconds"] is None or not waiting else f", the oldest for {lag['seconds']:.1f} s"
     age = facts["last_ack_age_seconds"]
@@ -214,12 +215,17 @@ def _told(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         ("acknowledged", facts["acked_id"] or unacknowledged),
         ("last ack", "never" if age is None else f"{age:.1f} s ago"),
         ("lag", "unknown" if waiting is None else f"{waiting} event{'s' if waiting != 1 else ''}{since}"),
+        *([] if found is None else [("stored", found.holds), ("retention", _kept(found, facts["acked_id"]))]),
         ("dead letters", facts["dead_letters"] and f"{facts['dead_letters']}: see bridge-client dead-letters list"),
         ("home", facts["server_id"] or "not enrolled"),
         ("running", running + (f" ({facts['api']})" if facts["api"] else "")),
         ("connected", connected[facts["connected"]]),
         ("hub", f"{facts['hub_url']} {facts['hub']}"),
     ]
+
+
+def _kept(found: "Outlook", acked: int | None) -> str:
+    return "; ".join(filter(None, (found.keeps, found.waits(acked))))
 
 
 @click.command(epilog=EXIT_CODES)
@@ -239,7 +245,7 @@ def doctor(as_json: bool, **options: Any) -> None:
 
 
 async def _doctor(config: Config, as_json: bool) -> None:
-    findings = [finding async for finding in doctor_checks.examine(config, app.open_store)]
+    findings = [finding async for finding in doctor_checks.examine(config, app.open_store, app.outlook)]
     failed = [finding.check for finding in findings if finding.status == "failed"]
     if as_json:
         click.echo(json.dumps({"ok": not failed, "checks": [finding._asdict() for finding in findings]}))

@@ -201,7 +201,7 @@ def show_device(device: PairedDevice, *, as_json: bool = False) -> None:
 
 @asynccontextmanager
 async def _home(config: Config) -> AsyncIterator["pairing.HomeApi"]:
-    credential = app.kept_credential(config, config.credential_path)
+    credential = keys.load_for(config.hub_url, config.credential_path)
     if credential is None:
         fail(f"there is no {config.credential_path}: this home is not enrolled yet; start it: bridge-client serve")
     if credential.device_id is not None:

@@ -29,11 +29,11 @@ from protocol.errors import BadEventId
 if TYPE_CHECKING:
     from rich import console as rich_console
 
-    from bridge_client import app, app_client, render, transcript
+    from bridge_client import app, app_client, keys, render, transcript
 else:
     rich_console = lazily("rich.console")
     app, app_client, render = (lazily(f"bridge_client.{name}") for name in ("app", "app_client", "render"))
-    transcript = lazily("bridge_client.transcript")
+    keys, transcript = lazily("bridge_client.keys"), lazily("bridge_client.transcript")
 
 REFRESH: Final = 0.1
 """Seconds between two drawings of what grows."""
@@ -122,7 +122,7 @@ def _app_credential(config: Config) -> Path:
 
 
 def _from_hub(config: Config, path: Path, cursor: tuple[str | None, int] | None, session_id: str | None) -> Items:
-    credential = app.kept_credential(config, path)
+    credential = keys.load_for(config.hub_url, path)
     if credential is None:
         out = "" if path == _app_credential(config) else f" --out {path}"
         fail(

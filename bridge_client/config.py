@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from bridge_client import source_spec
+from bridge_client.retention import Rules
 from protocol.loopback import normal_origin
 
 PREFIX = "SESSION_BRIDGE_"
@@ -31,6 +32,7 @@ LOCAL_HUB_URL = "http://127.0.0.1:4000"
 Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
+Days = Annotated[float, Meta(gt=0)]
 
 
 class BadConfig(ValueError):
@@ -146,6 +148,12 @@ class Config:
     runner_silence: Seconds = 600.0
     """Seconds that a command line, or an endpoint's stream, may say nothing."""
 
+    retain_days: Days | None = None
+    """For how many days the store keeps events that the hub has acknowledged; None: for ever. Exact to an hour."""
+
+    retain_bytes: Bytes | None = None
+    """How many bytes of events the store keeps, beyond which the oldest acknowledged ones go; None: all."""
+
     window_events: Count = 2_000
     """How many unacknowledged events may be under way; the hub may ask for fewer."""
 
@@ -211,6 +219,11 @@ class Config:
         return key
 
     @property
+    def retention(self) -> Rules:
+        """How long the store keeps its events."""
+        return Rules(None if self.retain_days is None else self.retain_days * 86_400, self.retain_bytes)
+
+    @property
     def store_path(self) -> Path:
         """The file of the event store."""
         return self.store if self.store is not None else self.state_dir / "home.db"
@@ -219,6 +232,11 @@ class Config:
     def locks_path(self) -> Path:
         """The folder of the locks of requests that other programs run in the store: beside it."""
         return self.store_path.with_name(self.store_path.name + ".requests")
+
+    @property
+    def source_name(self) -> str:
+        """What is forwarded, as its owner calls it."""
+        return self.source if self.source is not None else str(self.store_path)
 
     @property
     def credential_path(self) -> Path:

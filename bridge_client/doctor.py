@@ -9,7 +9,7 @@ import shutil
 import ssl
 import stat
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from bridge_client.config import LOCAL_HUB_URL, Config
 from bridge_client.cursor import CursorFile, DamagedCursor
 from bridge_client.dial import MAX_PROXY_ANSWER, PROXY_ALONE, from_proxy
 from bridge_client.keys import BadKeyFile, Credential
+from bridge_client.retention_report import Outlook
 from bridge_client.store import EventStore, StoreError
 from protocol.pairing import ME_PATH
 
@@ -37,6 +38,7 @@ CERTIFICATE_DAYS: Final = 14
 
 
 OpenStore = Callable[[Config], AbstractAsyncContextManager[EventStore]]
+LookAhead = Callable[[Config], Awaitable[Outlook | None]]
 
 
 Status = Literal["ok", "warning", "failed"]
@@ -51,7 +53,7 @@ class Finding(NamedTuple):
     remedy: str | None = None
 
 
-async def examine(config: Config, open_store: OpenStore) -> AsyncIterator[Finding]:
+async def examine(config: Config, open_store: OpenStore, look: LookAhead) -> AsyncIterator[Finding]:
     """Every finding, in the order in which one thing depends on the other."""
     yield state_dir(config.state_dir)
     yield disk(config.state_dir)
@@ -62,6 +64,8 @@ async def examine(config: Config, open_store: OpenStore) -> AsyncIterator[Findin
     if config.source is None:
         check, epoch, head = await store(config, open_store)
         yield check
+        if check.status == "ok":
+            yield retention(await look(config), CursorFile(config.cursor_path), epoch)
     yield cursor(config, credential, epoch, head)
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
     async for check in hub(hub_url, credential):
@@ -137,6 +141,25 @@ async def store(config: Config, open_store: OpenStore) -> tuple[Finding, str | N
     except StoreError as error:
         return Finding("event store", "failed", str(error)), None, None
     return Finding("event store", "ok", f"{path}, epoch {epoch}, last event {head or 'none yet'}"), epoch, head
+
+
+def retention(found: Outlook | None, cursor: CursorFile, epoch: str | None) -> Finding:
+    """What the store holds, and whether what may go can go."""
+    if found is None:
+        return Finding("retention", "ok", "nothing is stored yet")
+    try:
+        saved = cursor.load()
+    except (DamagedCursor, OSError):
+        saved = None
+    acked = saved.event_id if saved is not None and saved.epoch == epoch else None
+    if waits := found.waits(acked):
+        return Finding(
+            "retention", "warning", f"{found.keeps}; {waits}", "run `bridge-client serve` with its hub in reach"
+        )
+    if found.extent.free > found.extent.file_size // 2 and not found.extent.gives_back:
+        remedy = "nothing: it is used again. Or, with the home stopped: docs/operations.md, Retention"
+        return Finding("retention", "ok", f"{found.keeps}; {found.holds}, more than half of it free", remedy)
+    return Finding("retention", "ok", f"{found.keeps}; {found.holds}")
 
 
 def cursor(config: Config, credential: Credential | None, epoch: str | None, head: int | None) -> Finding:

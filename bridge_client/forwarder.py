@@ -22,11 +22,11 @@ from bridge_client.backfill import Backfill
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.cursor import CursorStore, DamagedCursor, SavedCursor
 from bridge_client.dead_letters import DeadLetters
-from bridge_client.dial import Disconnected, Stopped
-from bridge_client.home_topic import ANSWER, JOINED, NOTICE, Answer, Joined, Replaced, push_of, too_large
+from bridge_client.dial import Disconnected
+from bridge_client.home_topic import ANSWER, JOINED, NOTICE, Answer, EventRefused, Joined, Replaced, push_of, too_large
 from bridge_client.link import Link, Session, read_id, read_json
 from bridge_client.poison import FRAME_FAULTS, Condemned, Suspicion
-from bridge_client.refill import refill_from
+from bridge_client.refill import gone_behind, refill_from
 from bridge_client.requests import Attendance, Requests
 from bridge_client.sources import Mark, Source, SourceEvent
 from bridge_client.store import StoreError
@@ -41,15 +41,6 @@ ACK_TIMEOUT: Final = 60.0
 """Seconds without any answer while something is unanswered, after which the socket is given up."""
 
 _MOST_GAPS: Final = 3
-
-
-class EventRefused(Stopped):
-    """The hub will take neither an event nor its tombstone. They are in the source; the cursor stands before them."""
-
-    def __init__(self, event_id: int, reason: str) -> None:
-        super().__init__(f"the hub refuses even a tombstone for event {event_id} ({reason}); nothing after it is sent")
-        self.event_id = event_id
-        self.reason = reason
 
 
 class Limits(NamedTuple):
@@ -202,7 +193,7 @@ class Forwarder:
             if self._source.epoch != self._epoch:
                 self._begin(self._source.epoch)
             if (why := await self._another_history(head)) is not None:
-                await self._renew(why)
+                await self._renew(f"went back in time ({why})")
                 renewed = True
             joined = await self._state_ourselves(session)
             await self._letters.note_limit(joined.max_event_bytes)
@@ -215,9 +206,11 @@ class Forwarder:
                 return self._window(joined, start, None)
             self._head = await self._source.head()
             if held > (self._head or 0):
-                why = f"its last event is {self._head or 0}, but the hub holds up to {held}"
+                why = f"went back in time (its last event is {self._head or 0}, but the hub holds up to {held})"
             elif joined.resume_digest is not None and not await self._fits(held, joined.resume_digest):
-                why = f"event {held} is another one here than at the hub"
+                why = f"went back in time (event {held} is another one here than at the hub)"
+            elif (gone := await gone_behind(self._source, held)) is not None:
+                why = f"no longer has events {held + 1} to {gone}, which the hub lacks"
             else:
                 log.info("the hub holds everything up to event %d", held)
                 window = self._window(joined, held, held)
@@ -261,7 +254,7 @@ class Forwarder:
     async def _renew(self, why: str) -> None:
         # Under the old epoch the hub would take new events with reused ids for repeats of old ones.
         self._begin(await self._source.renew_epoch())
-        log.warning("the event store went back in time (%s): it begins epoch %s, all is sent again", why, self._epoch)
+        log.warning("the event store %s: it begins epoch %s, all is sent again", why, self._epoch)
 
     def _begin(self, epoch: str) -> None:
         self._epoch = epoch

@@ -18,6 +18,15 @@ class Replaced(Stopped):
         self.instance = instance
 
 
+class EventRefused(Stopped):
+    """The hub will take neither an event nor its tombstone. They are in the source; the cursor stands before them."""
+
+    def __init__(self, event_id: int, reason: str) -> None:
+        super().__init__(f"the hub refuses even a tombstone for event {event_id} ({reason}); nothing after it is sent")
+        self.event_id = event_id
+        self.reason = reason
+
+
 class WindowLimits(Struct):
     """How much the hub lets be unanswered."""
 

@@ -132,6 +132,15 @@ def load(path: Path) -> Credential | None:
     return credential
 
 
+def load_for(hub_url: str | None, path: Path) -> Credential | None:
+    """`load`, for that hub (None: for whichever it is). Raises BadKeyFile, also when it is for another one."""
+    kept = load(path)
+    if kept is not None and hub_url is not None and hub_url.rstrip("/") != kept.hub_url.rstrip("/"):
+        # Sent to another hub, it would be that hub's to use.
+        raise BadKeyFile(f"{path} is for the hub at {kept.hub_url}, not for {hub_url}; name another file")
+    return kept
+
+
 def save(path: Path, credential: Credential) -> None:
     """Keep `credential` in `path`: 0600, whole, durable when this returns."""
     write_private(path, msgspec.json.format(msgspec.json.encode(credential)) + b"\n")

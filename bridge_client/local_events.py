@@ -36,6 +36,8 @@ class _Page(Struct):
     latest_event_id: str
     epoch: str | None = None
     reset: bool = False
+    floor: str | None = None
+    """With `expired`: up to where events are gone."""
 
 
 _PAGE: Final = msgspec.json.Decoder(_Page)
@@ -143,6 +145,9 @@ class LocalEvents:
             return  # asked again from the start: what this page holds may begin anywhere
         else:
             last = place.event_id
+            if page.floor is not None:
+                last = max(last, int(page.floor))
+                self._items.append(Gap("expired", place.event_id, last))
             for raw in page.events:
                 try:
                     event_id, type, session_id = envelope.read(data := bytes(raw))

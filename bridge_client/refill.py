@@ -1,4 +1,7 @@
-"""Where to start for a hub that lost its memory: far enough back for apps to resume, not so far that it takes long."""
+"""Where to start for a hub that lost its memory: far enough back for apps to resume, not so far that it takes long.
+
+And where that can't be, because what the hub lacks is gone here.
+"""
 
 from collections import deque
 
@@ -26,3 +29,10 @@ async def refill_from(source: Source, head: int, *, events: int, size: int) -> i
         if enough or len(newest) == events:
             return newest[0][0] if newest else start
         span *= 2
+
+
+async def gone_behind(source: Source, held: int) -> int | None:
+    """The id up to which events behind `held` were removed from the source, None where none were."""
+    page = await source.page(held, 1)
+    previous = page[0].prev_id if page else None
+    return previous if previous is not None and previous > held else None

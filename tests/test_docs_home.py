@@ -34,6 +34,8 @@ from bridge_client.config import Config
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.keys import write_private
 from bridge_client.lag import Lag
+from bridge_client.retention import Extent, Rules
+from bridge_client.retention_report import Outlook
 from bridge_client.sources.store import StoreSource
 from bridge_client.store.sqlite import SqliteStore
 from tests.docs_help import every_command, said, shown
@@ -93,11 +95,15 @@ def test_every_parameter_of_a_sessions_events_is_explained() -> None:
 
 async def test_every_member_of_an_answer_is_explained(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "home.db")
-    assert column(section(API, "GET /events"), "member") == {"events", "epoch", "latest_event_id", "reset"}
+    explained = column(section(API, "GET /events"), "member")
+    assert explained == {"events", "epoch", "latest_event_id", "reset", "expired", "floor"}
     report = StatusReport(
         StoreSource(store), DeadLetters.in_memory(), Lag(SystemClock()), SystemClock(), {"name": "", "source": ""}
     )
     assert column(section(API, "GET /status"), "member") == set(await report.facts())
+    stored = Outlook(Extent(0, 0, None, None, 0, 0, 0, True), Rules(), 0).facts()
+    told = column(section(API, "GET /status"), "in `stored`")
+    assert {name for row in told for name in row.replace("`", "").split(", ")} == set(stored)
     await store.close()
 
 

@@ -1,7 +1,8 @@
 """`GET /events`: pages of the event store by cursor, session and request; and waiting for what comes next.
 
-An answer is `{"events": [...], "epoch", "latest_event_id"}`, with `"reset": true` when `since_id` lies beyond the store
-(spec rows A20 to A36, decisions 2.12, 2.14 and 2.15):
+An answer is `{"events": [...], "epoch", "latest_event_id"}`. It has `"reset": true` when `since_id` lies beyond the
+store; `"expired": true` and `"floor"` when it lies before what retention has left: then events up to the floor are
+gone, and those in the answer are what there still is behind it (rows A20 to A36, decisions 2.5, 2.12, 2.14, 2.15):
 
 - events in id order, at most `limit` of the store's and at most a store's page of bytes (one event is always let
   through): only an answer without events says that nothing follows;
@@ -18,7 +19,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -84,17 +85,17 @@ def compacted(events: Sequence[Stored]) -> list[bytes]:
     if not any(map(_PART.search, texts)):
         return texts
     try:
-        groups = plan([_decode(text) for text in texts])
-        return [texts[group[0]] if len(group) == 1 else _merged([texts[at] for at in group]) for group in groups]
+        members = [_decode(text) for text in texts]
+        return [
+            texts[group[0]] if len(group) == 1 else _merged([members[at] for at in group]) for group in plan(members)
+        ]
     except (msgspec.MsgspecError, ValueError):  # a number that no program can hold: the page stays as it is
         return texts
 
 
-def _merged(parts: Sequence[bytes]) -> bytes:
-    # The standard library keeps numbers of any size as they are.
-    return json.dumps(
-        merge([json.loads(part) for part in parts]), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    ).encode()
+def _merged(parts: Sequence[dict[str, Any]]) -> bytes:
+    # The standard library writes integers of any size.
+    return json.dumps(merge(parts), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Events:
@@ -114,29 +115,36 @@ class Events:
         if query.bootstrap:
             return self._text([], await self._head())
         since, reset = await self._start(query), False
-        if since > await self._head():
+        head = await self._head()
+        if since > head:
             since, reset = 0, True
-        events = await self._page(since, query) if reset else await self._first_page(since, query)
+        events = await self._page(since, query)
+        # After the page: what was removed before it was read shows now, at the latest.
+        floor = await self._store.floor()
+        if not events and not reset and floor <= since and query.wait:
+            events, head = await self._awaited(max(since, head), query)
         texts = compacted(events) if query.compact else [event.data for event in events]
-        return self._text(texts, await self._head(), reset=reset)
+        latest = max(head, events[-1].event_id if events else 0)
+        return self._text(texts, latest, reset=reset, floor=floor if floor > since else None)
 
     async def _start(self, query: Query) -> int:
         if query.since_id is None and query.session_id is not None and self._cursor_of is not None:
             return await self._cursor_of(query.session_id) or 0
         return query.since_id or 0
 
-    async def _first_page(self, since: int, query: Query) -> list[Stored]:
+    async def _awaited(self, seen: int, query: Query) -> tuple[list[Stored], int]:
+        """The first events above `seen` that match, or none in time; and a head that was read before them."""
         deadline = asyncio.get_running_loop().time() + query.wait
         while True:
-            # The head is read before the page: what is stored between the two ends the wait at once.
-            seen = max(since, await self._head())
-            events = await self._page(since, query)
-            if events or asyncio.get_running_loop().time() >= deadline:
-                return events
-            since = seen
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await self._store.wait(seen)
+            # The head is read before the page: what is stored between the two ends the next wait at once.
+            head = await self._head()
+            events = await self._page(seen, query)
+            if events or asyncio.get_running_loop().time() >= deadline:
+                return events, head
+            seen = max(seen, head)
 
     async def _page(self, since: int, query: Query) -> list[Stored]:
         return await self._store.list(
@@ -146,12 +154,13 @@ class Events:
     async def _head(self) -> int:
         return await self._store.head() or 0
 
-    def _text(self, texts: Sequence[bytes], latest: int, *, reset: bool = False) -> bytes:
-        return b'{"events":[%b],"epoch":%b,"latest_event_id":"%d"%b}' % (
+    def _text(self, texts: Sequence[bytes], latest: int, *, reset: bool = False, floor: int | None = None) -> bytes:
+        return b'{"events":[%b],"epoch":%b,"latest_event_id":"%d"%b%b}' % (
             b",".join(texts),
             _encode(self._store.epoch),
             latest,
             b',"reset":true' if reset else b"",
+            b"" if floor is None else b',"expired":true,"floor":"%d"' % floor,
         )
 
 

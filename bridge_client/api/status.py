@@ -1,6 +1,7 @@
 """`GET /status`: whether events get through, by the age of the last acknowledgement and of what waits."""
 
 import os
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Status
 from bridge_client.lag import Lag
 from bridge_client.requests import Requests
+from bridge_client.retention_report import Outlook
 from bridge_client.sources import Source
 
 
@@ -27,6 +29,8 @@ class StatusReport:
         self._started = clock.wall()
         self.requests: Requests | None = None
         """Who answers what apps ask through the hub; None: nobody does."""
+        self.outlook: Callable[[], Awaitable[Outlook]] | None = None
+        """What the store holds and keeps; None: the source is somebody else's."""
         self.url: str | None = None
         """Where the home answers, None where it doesn't."""
 
@@ -63,6 +67,7 @@ class StatusReport:
             "last_ack_age_seconds": None if status.last_ack_at is None else round(max(0, now - status.last_ack_at), 3),
             "lag": {"events": behind, "seconds": round(self._lag.seconds(acked), 3) if behind else 0.0},
             "dead_letters": await self._letters.count(),
+            "stored": None if self.outlook is None else (await self.outlook()).facts(),
             "last_error": status.last_error,
         }
 

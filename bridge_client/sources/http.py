@@ -56,6 +56,8 @@ class _Answer(Struct):
     epoch: str | None = None
     latest_event_id: Any = None
     reset: bool = False
+    floor: Any = None
+    """Up to where the server has removed events, if it says so: who asks from below can't have everything."""
 
 
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
@@ -209,8 +211,8 @@ class HttpSource:
             return []
         placed = {number: data for number, data in map(self._placed, answer.events) if number > after}
         await self._bury_broken()
-        # What comes before the first of them is unknown: nothing lies between it and `after`, that much is certain.
-        events, previous = [], after or None
+        # What comes before the first of them is unknown: nothing lies between it and `after`, or a floor above it.
+        events, previous = [], max(after, _id(answer.floor) or 0) or None
         for number in sorted(placed):
             if previous is None and number > 1:
                 previous = number - 1

@@ -5,6 +5,8 @@ What every backend promises (proved for each of them by tests/contracts/test_eve
 - Order. `publish` gives each event the next id. Ids rise strictly over the whole store, in the order in which publishes
   are accepted (calls of one event loop: in call order), start at 1, are never reused, and become readable in id order:
   a reader that has seen id N will never find a smaller one later. They are not promised to be dense.
+- Retention. A store may remove its oldest events, never one with a newer one left in front of it, and never the newest.
+  `floor` is the last id removed: who reads from below it can't have everything.
 - Durability. When `publish` returns, the event is as durable as the backend can make it (SQLite: on disk). One that
   raises StoreError is not stored, and the store goes on; one that is cancelled may or may not be stored.
 - Exactness. `Stored.data` never changes and is the same for every reader: one JSON object whose first member is
@@ -106,7 +108,17 @@ class EventStore(Protocol):
         """The last id, None while nothing was ever published."""
 
     async def preceding(self, event_id: int) -> int | None:
-        """The greatest id that is not above `event_id`, None if there is none."""
+        """The greatest id that is not above `event_id`, None if there is none.
+
+        Of those that were removed to make room, the last one at or below `event_id` that is known: `floor` at most.
+        """
+
+    async def floor(self) -> int:
+        """The last id that was removed to make room, 0 while none was. Rises, and survives what the events survive.
+
+        Asked after a page was read, it says whether the page can lack something: when it is above the page's
+        `since_id`.
+        """
 
     async def wait(self, after: int) -> None:
         """Return once an event with an id above `after` can be read, whoever wrote it. Raises StoreError.

@@ -144,6 +144,10 @@ class MemoryStore(Filtered):
         place = bisect_right(self._ids, event_id)
         return self._ids[place - 1] if place else None
 
+    async def floor(self) -> int:
+        self._check_open()
+        return 0
+
     async def wait(self, after: int) -> None:
         self._check_open()
         while not self._ids or self._ids[-1] <= after:

@@ -26,7 +26,7 @@ from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored, StoreError
 from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
 from bridge_client.store.following import SLOWEST_LOOK, Followed
 from bridge_client.store.group_commit import Apply, Write, Written, commit
-from bridge_client.store.sqlite_file import check_same, connect, explain, identify, open_file, renew_epoch
+from bridge_client.store.sqlite_file import FLOOR, check_same, connect, explain, identify, open_file, renew_epoch
 from protocol.event_id import MAX_EVENT_ID
 
 MAX_QUEUED_BYTES: Final = 8 << 20
@@ -36,6 +36,8 @@ _NEWS: Final = """
     SELECT last.id, about.value, last.data, (SELECT data FROM events WHERE id = ?)
     FROM about LEFT JOIN (SELECT id, data FROM events ORDER BY id DESC LIMIT 1) AS last WHERE about.key = 'epoch'
 """
+
+_PRECEDING: Final = f"SELECT coalesce((SELECT max(id) FROM events WHERE id <= ?), min(?, ({FLOOR})))"  # noqa: S608
 
 _T = TypeVar("_T")
 _Events = list[Stored]  # inside the class, `list` is a method
@@ -94,6 +96,11 @@ class SqliteStore(Followed):
         # A daemon: a process that ends without `close` loses nothing that was acknowledged, and must not hang on us.
         threading.Thread(target=store._write, args=(writer,), name="event-store-writer", daemon=True).start()
         return store
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
 
     @property
     def epoch(self) -> str:
@@ -159,7 +166,8 @@ class SqliteStore(Followed):
         query = "SELECT id, data FROM events WHERE id > ?"
         values: list[Any] = [check_page(since_id, limit)]
         if session_id is not None:
-            query += " AND session_id = ?"
+            # With both, the index of requests: a request is a small part of its session, hardly ever the other way.
+            query += " AND session_id = ?" if request_id is None else " AND +session_id = ?"
             values.append(repair_text(session_id))
         if request_id is not None:
             query += " AND request_id = ?"
@@ -175,7 +183,11 @@ class SqliteStore(Followed):
     async def preceding(self, event_id: int) -> int | None:
         self._check_open()
         place = min(event_id, MAX_EVENT_ID)
-        return await self._read(lambda: self._one("SELECT max(id) FROM events WHERE id <= ?", place))
+        return await self._read(lambda: self._one(_PRECEDING, place, place)) or None
+
+    async def floor(self) -> int:
+        self._check_open()
+        return await self._read(lambda: self._one(FLOOR)) or 0
 
     async def renew_epoch(self) -> str:
         self._check_open()

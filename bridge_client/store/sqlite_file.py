@@ -66,6 +66,11 @@ _STEPS: Final = (
         "CREATE INDEX events_by_sequence ON events (session_id, sequence, type, run_id, at) WHERE sequence IS NOT NULL",
         "CREATE UNIQUE INDEX events_by_own_id ON events (own_id) WHERE own_id IS NOT NULL",
     ),
+    (
+        # Every event up to `id` was stored by `at`; counts and bytes of those behind the mark before (retention).
+        "CREATE TABLE event_marks (id INTEGER PRIMARY KEY, at REAL NOT NULL, events INTEGER NOT NULL,"
+        " size INTEGER NOT NULL)",
+    ),
 )
 """Step n makes a file of version n one of version n + 1. A step that has been released never changes.
 
@@ -81,6 +86,10 @@ _FUNCTIONS: Final = {
 
 SCHEMA_VERSION: Final = len(_STEPS)
 """`PRAGMA user_version` of the files this code writes."""
+
+
+FLOOR: Final = "SELECT coalesce((SELECT CAST(value AS INTEGER) FROM about WHERE key = 'floor'), 0)"
+"""The last id that was removed to make room, 0 while none was."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -99,8 +108,11 @@ def open_file(path: Path) -> sqlite3.Connection:
         raise explain(path, "open", error) from error
     try:
         connection.execute("BEGIN")  # one snapshot: another process may be making the schema
-        _check_version(path, connection)
+        version = _check_version(path, connection)
         connection.execute("ROLLBACK")
+        if version == 0:
+            # Of a new file only; an older one keeps the space that is freed in it for events to come.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _switch_to_wal(path, connection)
         connection.execute("BEGIN IMMEDIATE")
         version = _check_version(path, connection)

@@ -239,6 +239,8 @@ def call_id(call: Mapping[str, Any]) -> str | None:
 
 def text_of(content: Any) -> str:
     """The text of a message's `content`: a string, or the texts in a list of parts, in their order."""
+    if isinstance(content, str):
+        return content
     pieces: list[str] = []
     pending: list[Any] = [content]
     while pending:

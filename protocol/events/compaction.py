@@ -12,6 +12,7 @@ Nothing is changed in place (row A33): what comes out are other objects, or the 
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from types import MappingProxyType, NoneType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from protocol.events.agent_app import text_of
@@ -42,16 +43,20 @@ def plan(events: Sequence[_Event], *, adjacent: bool = False, repeated: bool = T
     stands between the parts of a group: so whoever has had an event of the result has had everything up to its id, and
     can resume from it. Without `repeated` nothing is dropped.
     """
-    dropped = _redundant(events) if repeated else frozenset()
+    requests = [_request(event) for event in events]
+    rules = [_rule(event) for event in events]
+    texts = [None if rule is None else rule.text(event) for rule, event in zip(rules, events, strict=True)]
+    dropped = _redundant(events, requests, texts) if repeated else frozenset()
     groups: list[list[int]] = []
     # Request (adjacent: the only one) -> its group, of what, how long.
     open_groups: dict[Hashable, tuple[list[int], Hashable, int]] = {}
     for index, event in enumerate(events):
         if index in dropped:
             continue
-        request = None if adjacent else _request(event)
-        key = part_key(event)
-        size = _size(event) if key is not None else 0
+        request = None if adjacent else requests[index]
+        key, size = None, 0
+        if (text := texts[index]) is not None and (key := _key(rules[index], event, requests[index])) is not None:
+            size = len(text.said) + len(text.thought)
         before = open_groups.get(request)
         if key is not None and before is not None and before[1] == key and before[2] + size <= MAX_MERGED_CHARS:
             before[0].append(index)
@@ -70,11 +75,13 @@ def part_key(event: _Event) -> Hashable | None:
 
     A part whose text is not where its type keeps it has no key: it is left alone.
     """
-    type = event.get("type")
-    rule = _PARTS.get(type) if isinstance(type, str) else None
+    return _key(_rule(event), event, _request(event))
+
+
+def _key(rule: "_Part | None", event: _Event, request: Hashable) -> Hashable | None:
     if rule is None or (facets := rule.facets(event)) is None:
         return None
-    return (type, _request(event), *facets)
+    return (event["type"], request, *facets)
 
 
 def merge(parts: Sequence[_Event]) -> dict[str, Any]:
@@ -102,9 +109,15 @@ class _Part(NamedTuple):
     """The members to replace in the last part so that it says this text."""
 
 
+_EMPTY: Final[_Event] = MappingProxyType({})
+_PLAIN: Final = (str, int, float, NoneType)
+
+
 def _inner(event: _Event, name: str) -> _Event:
     value = event.get(name)
-    return value if isinstance(value, Mapping) else {}
+    if isinstance(value, dict):  # nearly always; whether it is any other mapping takes five times as long to find out
+        return value
+    return value if value is not None and isinstance(value, Mapping) else _EMPTY
 
 
 def _string(value: Any) -> str:
@@ -112,13 +125,18 @@ def _string(value: Any) -> str:
 
 
 def _hashable(*values: Any) -> tuple[Hashable, ...]:
-    return tuple(value if isinstance(value, str | int | float | None) else repr(value) for value in values)
+    for value in values:
+        if not isinstance(value, _PLAIN):
+            return tuple([value if isinstance(value, _PLAIN) else repr(value) for value in values])
+    return values
 
 
 def _metadata(parts: Sequence[_Event], name: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for part in parts:
-        merged |= _inner(_inner(part, name) if name else part, "metadata")
+        where = _inner(part, name) if name else part
+        if where.get("metadata"):
+            merged |= _inner(where, "metadata")
     return merged
 
 
@@ -135,7 +153,8 @@ def _partial_facets(event: _Event) -> tuple[Hashable, ...] | None:
 
 def _partial_text(event: _Event) -> Text:
     message = _inner(event, "message")
-    return Text(text_of(message.get("content")), _string(_inner(message, "metadata").get("thinking")))
+    thought = _string(_inner(message, "metadata").get("thinking")) if message.get("metadata") else ""
+    return Text(text_of(message.get("content")), thought)
 
 
 def _partial_put(parts: Sequence[_Event], text: Text) -> dict[str, Any]:
@@ -201,15 +220,19 @@ PARTS: Final = frozenset(_PARTS)
 """The types of events that carry a piece of a text whose whole comes later."""
 
 
-def _size(event: _Event) -> int:
-    text = _PARTS[event["type"]].text(event)
-    return len(text.said) + len(text.thought)
+def _rule(event: _Event) -> _Part | None:
+    type = event.get("type")
+    return _PARTS.get(type) if isinstance(type, str) else None
 
 
 def _request(event: _Event) -> Hashable:
-    names = ("request_id", "run_id", "workflow_id")
-    request = next((event[name] for name in names if event.get(name) is not None), None)
-    return _hashable(event.get("session_id"), request)
+    request = event.get("request_id")
+    if request is None:
+        request = event.get("run_id")
+    if request is None:
+        request = event.get("workflow_id")
+    session = event.get("session_id")
+    return (session, request) if isinstance(session, str) and isinstance(request, str) else _hashable(session, request)
 
 
 # What repeats what.
@@ -238,19 +261,19 @@ WHOLES: Final = frozenset({"final", "message_received", "LLM_OUTPUT", "assistant
 """Types that decide, beside those of the parts themselves, which parts are repeated."""
 
 
-def _redundant(events: Sequence[_Event]) -> Set[int]:
+def _redundant(events: Sequence[_Event], requests: Sequence[Hashable], texts: Sequence[Text | None]) -> Set[int]:
     """The indices of parts whose whole follows and says the same."""
     found: set[int] = set()
     replies: dict[Hashable, list[int]] = {}  # (type of part, request) -> the parts of the phase under way
     tools: dict[Hashable, list[int]] = {}  # (request, call) -> its parts
     for index, event in enumerate(events):
-        type, request = event.get("type"), _request(event)
+        type, request = event.get("type"), requests[index]
         if type in ("partial", "message_streamed", "LLM_PARTIAL"):
             if not (type == "message_streamed" and _inner(event, "data").get("role") == "tool"):
                 replies.setdefault((type, request), []).append(index)
         elif (whole := _whole(event)) is not None:
             parts = replies.pop((whole[0], request), [])
-            if parts and _repeats(whole[1], [_PARTS[whole[0]].text(events[part]) for part in parts]):
+            if parts and _repeats(whole[1], [text for part in parts if (text := texts[part]) is not None]):
                 found.update(parts)
         elif type == "assistant_message":
             if event.get("phase") == "start":

@@ -196,7 +196,17 @@ async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
     assert code == 0
     states = {name: check["status"] for name, check in checks.items() if name not in ("disk space", "hub: credential")}
     assert states == dict.fromkeys(
-        ["state directory", "credential", "event store", "cursor", "hub: name", "hub: port", "hub: answer", "clock"],
+        [
+            "state directory",
+            "credential",
+            "event store",
+            "retention",
+            "cursor",
+            "hub: name",
+            "hub: port",
+            "hub: answer",
+            "clock",
+        ],
         "ok",
     )
     assert checks["hub: credential"]["status"] != "failed"

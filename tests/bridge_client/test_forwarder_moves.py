@@ -8,7 +8,7 @@ import pytest
 
 from bridge_client.cursor import CursorFile, SavedCursor
 from bridge_client.forwarder import Limits
-from bridge_client.sources import Mark
+from bridge_client.sources import Mark, SourceEvent
 from bridge_client.sources.store import StoreSource
 from tests.bridge_client.forwarding import (
     HUB_URL,
@@ -98,6 +98,31 @@ async def test_a_hub_that_holds_more_than_the_store_shows_a_restored_store() -> 
         await cursor.is_at(store.epoch, 12)
     assert epochs == [old, store.epoch]
     assert old != store.epoch
+
+
+async def test_a_hub_that_lacks_what_was_removed_here_is_sent_a_new_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    """It lost its newest events (its memory came from a backup), and retention has gone beyond its end since."""
+
+    class Pruned(StoreSource):
+        async def page(self, after: int, limit: int = 500) -> list[SourceEvent]:
+            return await super().page(max(after, 8), limit)
+
+    store, held, epochs = await a_store(12), Holding(), []
+    old, cursor = store.epoch, cursor_at(store, 12)
+
+    async def hub_side(peer: Peer) -> None:
+        epochs.append((await peer.joined(resume_from="5"))["epoch"])
+        epochs.append((await peer.joined(resume_from=None))["epoch"])
+        while True:
+            _, ref, _, name, payload = await peer.next()
+            await peer.reply(ref, *held.take(name, payload))
+
+    async with scripted_hub(hub_side) as hub, running(a_forwarder(hub, Pruned(store), cursor)):
+        await held.reaches(12)
+        await cursor.is_at(store.epoch, 12)
+    assert epochs == [old, store.epoch]
+    assert held.ids == [9, 10, 11, 12]
+    assert "no longer has events 6 to 8, which the hub lacks" in caplog.text
 
 
 @pytest.mark.parametrize("which", ["epoch", "hub", "server"])

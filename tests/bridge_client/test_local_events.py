@@ -106,6 +106,24 @@ async def test_a_store_that_was_replaced_is_told_as_a_gap_and_read_from_its_star
         assert events.cursor == (new.epoch, 1)
 
 
+class Pruned(MemoryStore):
+    """Its first three events are gone."""
+
+    async def list(self, **query: Any) -> Any:
+        return await super().list(**query | {"since_id": max(query.get("since_id") or 0, 3)})
+
+    async def floor(self) -> int:
+        return 3
+
+
+async def test_2_5_what_retention_has_removed_is_told_as_a_gap_and_the_rest_follows() -> None:
+    store, where = Pruned(), Where()
+    await publish(store, *"sssss")
+    async with running_api(store) as api, following(where, cursor=(store.epoch, 1)) as events:
+        where.url = api.api.url
+        assert await take(events, 5) == [ServerStatus(True, None), Gap("expired", 1, 3), 4, 5, CaughtUp(5)]
+
+
 async def test_a_token_that_is_refused_ends_it() -> None:
     where = Where()
     async with running_api(MemoryStore()) as api:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge_client.dead_letters import DeadLetters
-from bridge_client.forwarder import EventRefused
+from bridge_client.home_topic import EventRefused
 from bridge_client.poison import STRIKES, Suspicion
 from bridge_client.store.memory import MemoryStore
 from bridge_client.window import Batch

@@ -84,6 +84,7 @@ async def test_A6_order_holds_while_publishers_wait_for_room(backend: str, tmp_p
 async def test_head_and_preceding(store: EventStore) -> None:
     assert await store.head() is None
     assert await store.preceding(5) is None
+    assert await store.floor() == 0
     ids = [(await store.publish(event(n))).event_id for n in range(3)]
     assert await store.head() == ids[-1]
     assert await store.preceding(ids[0] - 1) is None
@@ -401,7 +402,7 @@ async def test_close_stores_what_was_accepted_and_ends_the_waiters(store: EventS
     assert [stored.event_id for stored in await asyncio.gather(*publishing)] == list(range(1, 51))
     with pytest.raises(StoreClosed):
         await waiting
-    for call in (store.publish(event()), store.list(), store.head(), store.preceding(1), store.wait(0)):
+    for call in (store.publish(event()), store.list(), store.head(), store.preceding(1), store.floor(), store.wait(0)):
         with pytest.raises(StoreClosed):
             await call
     with pytest.raises(StoreClosed):

@@ -15,6 +15,7 @@ from bridge_client.sources.store import StoreSource
 from bridge_client.store import EventStore
 from bridge_client.store.memory import MemoryStore
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_retention import SqliteRetention
 from tests.e2e.test_forward_and_receive import DEADLINE, World
 from tests.support.running_hub import running_hub
 
@@ -154,6 +155,56 @@ async def test_what_the_home_has_deleted_is_an_honest_gap_from_its_own_floor(wor
             gap, *events = await take(client, 1_000)
     assert gap == Gap("expired", 10, 300)
     assert [item.event_id for item in events] == list(range(301, 1_001))
+
+
+async def pruned(store: SqliteStore, acked: int) -> None:
+    """Retention has removed what lies before the event `acked`."""
+    stock = SqliteRetention(store)
+    while await stock.mark(0.0):
+        pass
+    while (await stock.remove((await stock.marks())[-1], acked)).more:
+        pass
+    assert await store.floor() == acked - 1
+
+
+async def test_2_5_what_retention_has_removed_is_told_by_hub_and_home_alike(world: World, tmp_path: Path) -> None:
+    """Removed while the home runs, and found removed by a hub that knows nothing: both know the floor."""
+    store = await SqliteStore.open(tmp_path / "home.db")
+    try:
+        await publish(store, 2_000)
+        await acknowledged(world, store, 1_900)
+        async with world.forwarding(store, limits=REFILL):
+            await forwarded(world, store)
+            async with world.app((store.epoch, 500)) as client:
+                assert [item.event_id for item in await take(client, 2_000)] == list(range(501, 2_001))
+            await pruned(store, 801)
+            async with world.app((store.epoch, 500)) as client:
+                gap, *events = await take(client, 2_000)
+                assert gap == Gap("expired", 500, 800)
+                assert [item.event_id for item in events] == list(range(801, 2_001))
+            async with world.app((store.epoch, 800)) as client:
+                assert [item.event_id for item in await take(client, 2_000)] == list(range(801, 2_001))
+    finally:
+        await store.close()
+
+
+async def test_2_5_the_floor_of_a_store_is_the_floor_of_a_hub_that_was_sent_all_of_it(
+    world: World, tmp_path: Path
+) -> None:
+    """A hub that took the first event's predecessor for none would promise events that are gone."""
+    store = await SqliteStore.open(tmp_path / "home.db")
+    try:
+        await publish(store, 1_000)
+        await pruned(store, 951)
+        async with world.forwarding(store, limits=REFILL):
+            await forwarded(world, store)
+            assert world.hub.homes.get(world.server_id).log.floor == 950
+            async with world.app((store.epoch, 10)) as client:
+                gap, *events = await take(client, 1_000)
+        assert gap == Gap("expired", 10, 950)
+        assert [item.event_id for item in events] == list(range(951, 1_001))
+    finally:
+        await store.close()
 
 
 async def test_two_epochs_of_a_store_are_never_mixed(world: World) -> None:

@@ -16,8 +16,8 @@ import msgspec
 from bridge_client.app_client import AppClient, Event, Gap, Item
 from bridge_client.cursor import CursorFile, SavedCursor
 from bridge_client.dial import Disconnected, Stopped, WebSocketDialler, socket_url
-from bridge_client.forwarder import EventRefused, Forwarder, Limits
-from bridge_client.home_topic import Replaced
+from bridge_client.forwarder import Forwarder, Limits
+from bridge_client.home_topic import EventRefused, Replaced
 from bridge_client.link import Link, Session
 from bridge_client.sources.store import StoreSource
 from bridge_client.store import StoreError

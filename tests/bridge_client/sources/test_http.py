@@ -14,8 +14,11 @@ from bridge_client.dead_letters import DeadLetters
 from bridge_client.sources import SourceRefused
 from bridge_client.sources.http import FASTEST, HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
+from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_retention import SqliteRetention
 from tests.contracts.test_sources import http_source, read
 from tests.support.foreign_server import ForeignServer, foreign_server
+from tests.support.running_api import TOKEN, running_api
 
 DEADLINE = 15
 
@@ -38,6 +41,21 @@ async def test_it_waits_at_a_server_that_can(tmp_path: Path) -> None:
         await waiting
         assert [event.event_id for event in await source.page(1)] == [2]
         assert len(server.asked) == asked, "what the wait brought is not asked for again"
+
+
+async def test_2_5_what_the_server_has_removed_shows_in_the_id_before_the_first_event_left(tmp_path: Path) -> None:
+    """Another home that keeps little: a hub must learn from it where the past begins."""
+    store = await SqliteStore.open(tmp_path / "home.db")
+    for _ in range(9):
+        await store.publish({"type": "note", "session_id": "s"})
+    stock = SqliteRetention(store)
+    await stock.mark(1_000_000.0)
+    await stock.remove((await stock.marks())[-1], 6)
+    async with running_api(store) as api, http_source(api.api.url + "/events", tmp_path, token=TOKEN) as source:
+        for after, before in ((0, 5), (2, 5), (5, 5), (7, 7)):
+            first = (await source.page(after))[0]
+            assert (first.event_id, first.prev_id) == (before + 1, before)
+    await store.close()
 
 
 async def test_it_asks_ever_more_rarely_where_nobody_waits(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""What a store holds and what retention does with it, for programs and in words."""
+
+from typing import Any, NamedTuple
+
+from bridge_client.clock import rfc3339
+from bridge_client.retention import Extent, Rules
+
+
+class Outlook(NamedTuple):
+    """A store and its rules. `due`: up to this event everything may go by the rules, 0 = nothing."""
+
+    extent: Extent
+    rules: Rules
+    due: int
+
+    def facts(self) -> dict[str, Any]:
+        """As `GET /status` and `bridge-client status --json` show it: docs/home-api.md explains each member."""
+        extent, rules = self.extent, self.rules
+        return {
+            "events": extent.events,
+            "bytes": extent.size,
+            "oldest_id": _id(extent.oldest),
+            "oldest_at": None if extent.oldest_at is None else rfc3339(extent.oldest_at),
+            "removed_to": _id(extent.floor),
+            "due_to": _id(self.due),
+            "file_bytes": extent.file_size,
+            "free_bytes": extent.free,
+            "retain_days": None if rules.seconds is None else rules.seconds / 86_400,
+            "retain_bytes": rules.size,
+        }
+
+    @property
+    def holds(self) -> str:
+        """What the store holds."""
+        extent = self.extent
+        if extent.oldest is None:
+            return f"no event; the file has {_mib(extent.file_size)}"
+        at = "" if extent.oldest_at is None else f" of {rfc3339(extent.oldest_at)} or before"
+        size = f"{extent.events} event{'s' if extent.events != 1 else ''} of {_mib(extent.size)}"
+        return f"{size} in a file of {_mib(extent.file_size)}, the oldest is {extent.oldest}{at}"
+
+    @property
+    def keeps(self) -> str:
+        """What the rules say, and what they have done."""
+        days, size = self.rules.seconds, self.rules.size
+        kept = [f"{days / 86_400:g} days"] if days is not None else []
+        kept += [f"at most {_mib(size)}"] if size is not None else []
+        gone = f"; removed up to event {self.extent.floor}" if self.extent.floor else ""
+        return f"keeps {' and '.join(kept) or 'everything'}{gone}"
+
+    def waits(self, acked: int | None) -> str:
+        """Why events that are due are still there, empty when they are not; `acked`: what the hub has acknowledged."""
+        if self.due <= (acked or 0):
+            return ""
+        return f"events up to {self.due} may go once the hub has acknowledged them; it has up to {acked or 'none'}"
+
+
+def _id(event_id: int | None) -> str | None:
+    return str(event_id) if event_id else None
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"

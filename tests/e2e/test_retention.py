@@ -1,0 +1,73 @@
+"""A home that keeps little, put together as `bridge-client serve` does, with a real hub: what goes, what is said."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bridge_client import app, cli_home, doctor, retention
+from bridge_client.app_client import AppClient, Event, Gap
+from bridge_client.config import Config
+from bridge_client.keys import Credential
+from tests.bridge_client.scripted_hub import NoWait
+from tests.e2e.test_dead_letters import serving
+from tests.support.running_hub import running_hub
+
+DEADLINE = 60.0
+
+
+async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "INTERVAL", 0.05)
+    config = Config(state_dir=tmp_path / "home", api=False, name="Home", retain_bytes=1)
+    async with asyncio.timeout(DEADLINE), running_hub(tmp_path, history_events=100) as hub:
+        server, token = hub.credentials.add_server("home")
+        credential = Credential(hub.url, server.server_id, token)
+        async with app.open_store(config) as store:
+            await asyncio.gather(*(store.publish({"type": "note", "session_id": "s"}) for _ in range(1_200)))
+        async with app.open_source(config) as opened, app.answering(config, opened) as report:  # no forwarder
+            while (await report.facts())["stored"]["due_to"] != "1000":
+                await asyncio.sleep(0.01)
+            assert (await report.facts())["stored"]["removed_to"] is None
+        found, check = await looked_at(config)
+        assert "keeps at most 0.0 MiB; events up to 1000 may go once the hub has acknowledged them" in found
+        assert (check.status, check.remedy) == ("warning", "run `bridge-client serve` with its hub in reach")
+
+        async with serving(config, credential) as (store, report):
+            while await store.floor() < 1_000:
+                await asyncio.sleep(0.01)
+            facts = (await report.facts())["stored"]
+            assert (facts["events"], facts["oldest_id"], facts["removed_to"]) == (200, "1001", "1000")
+            assert (facts["due_to"], facts["retain_bytes"], facts["retain_days"]) == (None, 1, None)
+            _, device = hub.credentials.add_device(server.server_id, "phone")
+            items: list[Event | Gap] = []
+            async with AppClient(hub.url, device, server.server_id, cursor=(store.epoch, 400), rng=NoWait()) as client:
+                async for item in client:
+                    if isinstance(item, Event | Gap):
+                        items.append(item)
+                    if isinstance(item, Event) and item.event_id == 1_200:
+                        break
+            assert items[0] == Gap("expired", 400, 1_000)
+            assert [item.event_id for item in items[1:] if isinstance(item, Event)] == list(range(1_001, 1_201))
+        found, check = await looked_at(config)
+        assert "keeps at most 0.0 MiB; removed up to event 1000" in found
+        assert "200 events" in found
+        assert check.status == "ok"
+
+
+async def looked_at(config: Config) -> tuple[str, doctor.Finding]:
+    """What `status` prints and `doctor` finds."""
+    lines = cli_home._told(await app.status(config), await app.outlook(config))
+    checks = {check.check: check async for check in doctor.examine(config, app.open_store, app.outlook)}
+    return "\n".join(f"{name} {value}" for name, value in lines), checks["retention"]
+
+
+async def test_settings_of_retention(tmp_path: Path) -> None:
+    assert Config(state_dir=tmp_path).retention.keep_all
+    config = Config.from_env({"SESSION_BRIDGE_RETAIN_DAYS": "1.5", "SESSION_BRIDGE_RETAIN_BYTES": "1000000"})
+    assert config.retention == (1.5 * 86_400, 1_000_000)
+    assert await app.outlook(Config(state_dir=tmp_path)) is None, "and no file is made"
+    for name in ("RETAIN_DAYS", "RETAIN_BYTES"):
+        with pytest.raises(ValueError, match=name):
+            Config.from_env({f"SESSION_BRIDGE_{name}": "0"})
