@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +20,23 @@ from typing import Any
 import websockets.asyncio.client
 
 import bridge_server.app
+import bridge_server.web.routes
 from bridge_client.forwarder import Limits
 from bridge_server.auth import Credentials
 from bridge_server.pairing import Pairings
 from tests.simulation import disk
-from tests.simulation.actors import Actor, App, HomeActor, HubActor, PhoenixApp, PlainHome, PythonApp, StubbornApp
+from tests.simulation.actors import (
+    WISHES,
+    Actor,
+    App,
+    ForgetfulApp,
+    HomeActor,
+    HubActor,
+    PhoenixApp,
+    PlainHome,
+    PythonApp,
+    StubbornApp,
+)
 from tests.simulation.disk import Disk, DiskStore, StoreFile
 from tests.simulation.loop import Endless, SimLoop, current
 from tests.simulation.network import Network, Weather
@@ -34,8 +47,12 @@ from tests.simulation.truth import Breach, Truth
 class Profile:
     """What kind of run it is. `generous`: so much is kept that no app may ever be told of a gap."""
 
-    steps: int = 40
+    steps: int = 24
     apps: int = 3
+    merging: bool = False
+    """Whether little may wait for a slow app before parts are merged, and held back."""
+    often: tuple[str, ...] = ()
+    """Faults that come far more often than else."""
     generous: bool = False
     moves: bool = False
     plain: bool = False
@@ -55,8 +72,9 @@ def profile_of(seed: int) -> Profile:
     generous = rng.random() < 0.3
     moves = not generous and rng.random() < 0.5
     return Profile(
-        steps=rng.choice((8, 16, 32)),
+        steps=rng.choice((6, 12, 24)),
         apps=rng.choice((1, 2, 3)),
+        merging=rng.random() < 0.4,
         generous=generous,
         moves=moves,
         plain=not generous and not moves and rng.random() < 0.4,
@@ -86,6 +104,8 @@ class World:
         self.truth = Truth()
         self.calm = False
         self.backups: list[Any] = []
+        with self.credentials.database.writing() as connection:
+            connection.execute("DELETE FROM device_cursors")
         self._make()
 
     def _make(self) -> None:
@@ -94,6 +114,9 @@ class World:
         if profile.generous:
             small = {}
         window = {"window_events": rng.choice((1, 3, 50)), "window_bytes": rng.choice((500, 10_000, 1 << 20))}
+        if profile.merging:
+            small |= {"queue_handover_bytes": rng.choice((300, 2_000)), "queue_merge_bytes": 400}
+            small |= {"queue_hold_bytes": rng.choice((800, 1 << 20)), "merge_window": rng.choice((0.25, 5.0))}
         self.hub = HubActor(self, "hub", {**small, **window})
         machine = Disk(rng)
         file = StoreFile(machine, self._committed)
@@ -107,9 +130,9 @@ class World:
         self.twin.wanted = self.twin.publishes = False
         self.apps: list[App] = []
         for number in range(profile.apps):
-            kind = rng.choice((PythonApp, PythonApp, PhoenixApp, StubbornApp))
+            kind = rng.choice((PythonApp, PythonApp, PythonApp, PhoenixApp, StubbornApp, ForgetfulApp))
             since = 0 if kind is StubbornApp else rng.choice((0, 0, None))
-            self.apps.append(kind(self, f"{kind.__name__}{number}", since, rng.choice((0, 0, 1, 2))))
+            self.apps.append(kind(self, f"{kind.__name__}{number}", since, rng.randrange(len(WISHES))))
 
     @property
     def actors(self) -> list[Actor]:
@@ -178,7 +201,8 @@ class World:
         """The whole run. Raises Breach."""
         for actor in self.actors:
             self.loop.call_later(self.random.choice((0.0, 0.0, 2.0)), actor.start)
-        names, weights = list(FAULTS), list(FAULTS.values())
+        names = list(FAULTS)
+        weights = [weight * (8 if fault.__name__ in self.profile.often else 1) for fault, weight in FAULTS.items()]
         for _ in range(self.profile.steps):
             await asyncio.sleep(self.random.expovariate(0.5))
             fault = self.random.choices(names, weights)[0]
@@ -363,10 +387,11 @@ def store_moves(world: World) -> None:
         return
     world.moves += 1
     if world.random.random() < 0.5 and world.home.process is not None:
-        # What the home last sends arrives when another store has taken its place.
+        # What the home last sends arrives when another store has taken its place: perhaps the one of just now.
+        world.backups.append((world.home.file.copy(), world.truth.present))
         for link in world.network.of(world.home.process):
             link.stall()
-            world.loop.call_later(world.random.choice((6, 20, 40)), link.flow)
+            world.loop.call_later(world.random.choice((4.3, 5.0, 6.0, 20.0)), link.flow)
         world.loop.call_later(4, _move, world, True)
     else:
         _move(world, False)
@@ -440,6 +465,7 @@ class Outcome:
     breach: str | None
     lines: tuple[str, ...]
     events: int
+    merged: int
     gaps: int
     steps: int
     befell: frozenset[str]
@@ -469,6 +495,8 @@ class _Errors(logging.Handler):
 
 Patch = Callable[[object, str, object], None]
 
+_load_once = cache(bridge_server.web.routes.load)  # what compresses the viewer's files, at each start of a hub
+
 
 @contextmanager
 def _patched() -> Iterator[Patch]:
@@ -497,6 +525,7 @@ def run(
         patch(random_module, "_urandom", Random(seed).randbytes)  # epochs, masks: all that `secrets` gives
         patch(bridge_server.app, "REVOCATION_SECONDS", 30.0)
         patch(websockets.asyncio.client, "get_proxy", lambda uri: None)  # whatever this machine's environment says
+        patch(bridge_server.web.routes, "load", _load_once)
         disk.install(patch)
         if fault is not None:
             fault(patch)
@@ -533,6 +562,7 @@ def run(
         breach,
         tuple(world.lines),
         sum(account.events for account in accounts),
+        sum(account.merged for account in accounts),
         sum(len(account.gaps) for account in accounts),
         loop.steps,
         frozenset(world.befell),
