@@ -2,7 +2,7 @@
 
 An `Actor` is what outlives its processes: its disk, its name, what it was told. `main` is the program; it ends with
 `Stopped`, or when the process is killed. A new kind of app is a subclass with a `main`; a new fault, a line in
-`world.FAULTS`.
+`faults.FAULTS`.
 """
 
 import asyncio
@@ -148,6 +148,7 @@ class HubActor(Actor):
 
     def ended(self, jobs: Any, *, power: bool) -> None:
         self.hub = None
+        self.world.hub_forgot()
         process = self.process
         if process is not None and not process.was_frozen:
             self._ends[id(process)] = self.world.loop.time()
@@ -405,6 +406,7 @@ class PhoenixApp(App):
 
     async def main(self, process: Process) -> None:
         self._asked: dict[str, Said] = {}
+        self._epoch: str | None = None  # of the events that come, as far as the hub has said it
         self._rng = Random(self.world.random.random())
         while True:
             try:
@@ -487,19 +489,18 @@ class PhoenixApp(App):
 
     async def _event(self, data: bytes) -> None:
         number = int(read(data)["event_id"])
-        epoch = self.cursor[0] if self.cursor is not None else None
+        epoch = (self.cursor and self.cursor[0]) or self._epoch
         self.world.trace(f"{self.name} takes event {number} in {epoch}")
         self.account.event(epoch, number, data)
         self.cursor = (epoch, number)
         await self.took(self._rng)
 
     def _status(self, status: dict[str, Any]) -> None:
+        self._epoch = status["epoch"] or self._epoch
         # Told to who joined without a cursor: from where events come.
-        if status["head_id"] is not None and (self.cursor is None or self.cursor[0] != status["epoch"]):
+        if status["head_id"] is not None and (self.cursor is None or self.cursor[0] not in (None, status["epoch"])):
             self.cursor = (status["epoch"], int(status["head_id"]))
             self.account.moved(*self.cursor)
-        elif self.cursor is not None and self.cursor[0] is None and status["epoch"] is not None:
-            self.cursor = (status["epoch"], self.cursor[1])
 
     def _judged(self, reply: dict[str, Any]) -> None:
         answer = reply["response"]
@@ -512,6 +513,7 @@ class PhoenixApp(App):
         elif self.forgetful:
             self._reminded(answer)
         epoch, place = self.cursor or (None, None)
+        self._epoch = answer["epoch"]
         if answer["recovered"] is False:
             gap, head = answer["gap"], answer["head_id"]
             told_nothing = gap["reason"] == "hub_reset" or head is None
@@ -519,7 +521,7 @@ class PhoenixApp(App):
             self.account.gap(gap["reason"], int(gap["from_id"]), after)
             if after is not None:
                 self.cursor = (answer["epoch"], after)
-        elif answer["epoch"] is not None and epoch is None:
+        elif answer["epoch"] is not None and epoch is None and answer["recovered"]:
             at = place if place is not None else answer["head_id"]
             self.cursor = None if at is None else (answer["epoch"], int(at))
 

@@ -12,8 +12,9 @@ from itertools import count
 
 import pytest
 
+from tests.simulation.faults import FAULTS
 from tests.simulation.mutants import MUTANTS, PROFILES, replay_skips_one
-from tests.simulation.world import FAULTS, Grounds, Profile, profile_of, run
+from tests.simulation.world import Grounds, Profile, profile_of, run
 from tests.support.processes import ROOT
 
 SEEDS = 200
