@@ -148,6 +148,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 result = func(*args)
             except BaseException as error:
                 future.set_exception(error)
+                future.exception()  # who waits for it may be killed before it looks: nobody's fault
             else:
                 future.set_result(result)
 
@@ -275,6 +276,8 @@ class Process:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self._context.copy().run(_end, task.get_coro())
+            elif not task.cancelled():
+                task.exception()  # nobody is left to ask
         self._tasks = []
         jobs, self.jobs = list(self.jobs.values()), {}
         return jobs
