@@ -216,8 +216,7 @@ class HttpSource:
         return last
 
     async def _fetch(self, after: int, limit: int, *, wait: bool = False) -> list[SourceEvent]:
-        await self._recognise()
-        if self._turned:
+        if not await self._recognised():
             return []
         query = {"since_id": str(after), "limit": str(min(limit, self._limit))}
         if wait:
@@ -284,11 +283,13 @@ class HttpSource:
         self._turned = True
         log.warning("%s went back in time (%s): epoch %s begins, all is sent again", self._url, why, self.epoch)
 
-    async def _recognise(self) -> None:
-        """Whether a server that was away is the one it was."""
-        if self._was_away and self._mark is not None and await self._has(self._mark) is False:
-            await self._turn(f"event {self._mark.event_id} is another one now", renew=True)
+    async def _recognised(self) -> bool:
+        """Whether a server that was away is the one it was, as far as that can be told; if not, another epoch begins."""
+        other = self._was_away and self._mark is not None and await self._has(self._mark) is False
         self._was_away = False
+        if other and self._mark is not None:
+            await self._turn(f"event {self._mark.event_id} is another one now", renew=True)
+        return not other
 
     async def _has(self, mark: Mark) -> bool | None:
         """Whether it gives this event still; None where it says its epoch itself, or that event can't be compared."""
