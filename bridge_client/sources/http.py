@@ -284,7 +284,7 @@ class HttpSource:
         log.warning("%s went back in time (%s): epoch %s begins, all is sent again", self._url, why, self.epoch)
 
     async def _recognised(self) -> bool:
-        """Whether a server that was away is the one it was, as far as that can be told; if not, another epoch begins."""
+        """Whether a server that was away is the one it was, as far as one can tell; if not, another epoch begins."""
         other = self._was_away and self._mark is not None and await self._has(self._mark) is False
         self._was_away = False
         if other and self._mark is not None:
