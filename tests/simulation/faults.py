@@ -1,10 +1,11 @@
 """The faults. Each is one thing that happens at one moment; what it begins, `later` or the end of the faults undoes."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.actors import Actor
-from tests.simulation.disk import StoreFile
+from tests.simulation.disk import DiskStore, StoreFile
 from tests.simulation.network import Weather
 
 if TYPE_CHECKING:
@@ -145,7 +146,15 @@ def _move(world: "World", silently: bool) -> None:
     world.began(file, parent)
     if parent is not None:
         world.went_back(file.ids[-1] if file.ids else 0)
-    world.loop.call_later(world.random.choice((0.01, 1.0)), world.home.start)
+    world.loop.create_task(_outgrow_and_start(world, world.profile.outgrown and parent is not None))
+
+
+async def _outgrow_and_start(world: "World", outgrow: bool) -> None:
+    """Other programs write into the store, perhaps until it is as long as it was, before the home runs again."""
+    for _ in range(world.random.choice((0, 3, 30)) if outgrow else 0):
+        await world.home.publish(DiskStore(world.home.file), world.random)
+    await asyncio.sleep(world.random.choice((0.01, 1.0)))
+    world.home.start()
 
 
 def _earlier(world: "World", epoch: str, ids: list[int], events: list[Any]) -> bool:

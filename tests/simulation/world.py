@@ -73,7 +73,7 @@ def profile_of(seed: int) -> Profile:
     generous = rng.random() < 0.3
     moves = not generous and rng.random() < 0.5
     return Profile(
-        steps=rng.choice((6, 12, 24)),
+        steps=rng.choice((5, 10, 20)),
         apps=rng.choice((1, 2, 3)),
         merging=rng.random() < 0.4,
         generous=generous,
@@ -189,12 +189,13 @@ class World:
 
     def went_back(self, end: int) -> None:
         """The store was put back to `end`, under the epoch it had then."""
-        saved = self.home.cursor
-        same = saved is None or saved["epoch"] == self.home.file.epoch
-        self.blind = same and (saved is None or saved["mark"] is None or saved["mark"]["event_id"] <= end)
+        saved, epoch = self.home.cursor, self.home.file.epoch
+        if self.truth.taken.get(epoch, 0) <= end or (saved is not None and saved["epoch"] != epoch):
+            return
+        self.blind = saved is None or saved["mark"] is None or saved["mark"]["event_id"] <= end
         hub = self.hub.hub
         held = None if hub is None else hub.homes.get(self.server_id)
-        if held is None or held.epoch != self.home.file.epoch or (held.head or 0) <= end:
+        if held is None or held.epoch != epoch or (held.head or 0) <= end:
             self.hub_forgot()
 
     def hub_forgot(self) -> None:
