@@ -15,9 +15,10 @@ import pytest
 from tests.simulation.faults import FAULTS
 from tests.simulation.mutants import MUTANTS, PROFILES, replay_skips_one
 from tests.simulation.world import Grounds, Profile, profile_of, run
+from tests.support.lint import RULES
 from tests.support.processes import ROOT
 
-SEEDS = 200
+SEEDS = 160
 BLOCKS = 8
 
 
@@ -40,6 +41,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(grounds: Grounds, block: int) -
     assert events > SEEDS, "apps saw something"
 
 
+@pytest.mark.lint_allows(*RULES)  # what a broken hub says is broken, too
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_planted_bug_is_found(grounds: Grounds, mutant: object) -> None:
     """And it is that bug: the same run without it is clean."""
@@ -75,6 +77,7 @@ def test_every_kind_of_run_and_fault_comes_up(grounds: Grounds) -> None:
     pytest.fail(f"in none of them: {left}, {merged} events merged")
 
 
+@pytest.mark.lint_allows(*RULES)
 def test_a_failure_says_how_to_play_it_again(grounds: Grounds) -> None:
     broken = next(outcome for seed in count() if (outcome := run(seed, grounds, replay_skips_one)).breach is not None)
     assert broken.report.splitlines()[-1] == f"python -m tests.simulation {broken.seed}"
