@@ -18,7 +18,7 @@ from tests.simulation.world import Grounds, Profile, profile_of, run
 from tests.support.lint import RULES
 from tests.support.processes import ROOT
 
-SEEDS = 160
+SEEDS = 120
 BLOCKS = 8
 
 

@@ -260,6 +260,8 @@ class Account:
         for other, place in self._starts(life.epoch):
             if other is life and place is not None and life.next(place, self.sees) is None:
                 return None
+        if (not life.ids or self._free) and self.state == State(None, ()):
+            return None  # it began live, and nothing that it may see has come since
         if not life.ids and self.state.place in (None, 0):
             return None
         return f"{self.name} stands at {self.shown}, the store at {life.epoch} {life.ids[-1:]}"
