@@ -311,7 +311,8 @@ class AppClient:
                         return
                     await self._caught_up(complete)
                 case Received(event="server_status", payload=payload):
-                    await self._tell_status(read_json(_SERVER, payload))
+                    if await self._tell_status(read_json(_SERVER, payload)):
+                        return
                 case Received(event="body_part", payload=payload):
                     self._requests.part(payload)
                 case Replied(ref=ref, ok=ok, response=response):
@@ -333,8 +334,7 @@ class AppClient:
             event_id, kind, session_id = envelope.read(data)
         except InvalidEvent as error:
             raise Disconnected(f"the hub sent an event that can't be read: {error.args[0]}") from None
-        place = self._place
-        if had_cursor and place is not None and event_id <= place.event_id:
+        if had_cursor and self._place is not None and event_id <= self._place.event_id:
             return  # a repeat; without a cursor, lower ids belong to another epoch of the home
         self._place = Place(self._epoch, event_id)
         self._last_gap = None
@@ -374,21 +374,24 @@ class AppClient:
         self._epoch = epoch or self._epoch
         if event_id is not None:
             self._place = Place(epoch, event_id)
-        elif epoch is not None and self._place is not None and self._place.epoch not in (None, epoch):
+        elif epoch is not None and self._elsewhere(epoch):
             self._place = None  # a place in an epoch that is over
 
-    async def _tell_status(self, server: _Server) -> None:
+    async def _tell_status(self, server: _Server) -> bool:
+        """Tell it; whether to join again: moved along, for it joined without a cursor, it has one now to be judged."""
         self._epoch = server.epoch or self._epoch
         start = read_id(server.head_id)  # told to who joined without a cursor
-        if start is not None and (self._place is None or self._place.epoch not in (None, server.epoch)):
+        if start is not None and self._place is None:
             self._settle(server.epoch, start)
         status = ServerStatus(server.online, server.since, server.last_event_at)
-        if self._last_status is None or (status.online, status.since) != (
-            self._last_status.online,
-            self._last_status.since,
-        ):
+        last = self._last_status
+        if last is None or (status.online, status.since) != (last.online, last.since):
             self._last_status = status
             await self._put(status)
+        return start is not None and self._elsewhere(server.epoch)
+
+    def _elsewhere(self, epoch: str | None) -> bool:
+        return self._place is not None and self._place.epoch not in (None, epoch)
 
     async def _put(self, item: Item) -> None:
         while self._queue.qsize() >= (REQUEST_QUEUE_LIMIT if len(self._requests) else QUEUE_LIMIT):

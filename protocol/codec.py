@@ -22,6 +22,9 @@ MAX_DEPTH: Final = 128
 MAX_EVENT_DEPTH: Final = MAX_DEPTH - 8
 """How deep one event may nest, so that it fits any message that carries it."""
 
+MAX_REF_BYTES: Final = 4_096
+"""Most that a ref or join_ref may take as JSON text: a join_ref is kept, and stands before all that goes out."""
+
 _T = TypeVar("_T")
 
 # Takes an unterminated string too, and never gives back: else a text of quotes and backslashes costs minutes.
@@ -113,6 +116,14 @@ _V1_DECODER: Final = Decoder(_V1Message)
 _V2_DECODER: Final = Decoder(_V2Message)
 
 
+def _frame(message: _V1Message | _V2Message) -> Frame:
+    for ref in (message.join_ref, message.ref):
+        # A short text, the usual one, takes six bytes a character at the most.
+        if ref is not None and not (type(ref) is str and len(ref) <= 255) and len(_encode(ref)) > MAX_REF_BYTES:
+            raise MalformedMessage(f"a ref takes at most {MAX_REF_BYTES} bytes")
+    return Frame(message.join_ref, message.ref, message.topic, message.event, message.payload)
+
+
 class V1:
     """Serializer 1.0.0.
 
@@ -124,8 +135,7 @@ class V1:
     @staticmethod
     def decode(data: bytes, *, binary: bool) -> Frame:
         """Read one message; the opcode does not matter (rule 43). Raises ProtocolError."""
-        message = open_json(_V1_DECODER, data)
-        return Frame(message.join_ref, message.ref, message.topic, message.event, message.payload)
+        return _frame(open_json(_V1_DECODER, data))
 
     @staticmethod
     def head(join_ref: Any) -> bytes:
@@ -169,8 +179,7 @@ class V2:
     def decode(data: bytes, *, binary: bool) -> Frame:
         """Read one message: text as JSON, binary as a push (kind 0), whose refs are text. Raises ProtocolError."""
         if not binary:
-            message = open_json(_V2_DECODER, data)
-            return Frame(message.join_ref, message.ref, message.topic, message.event, message.payload)
+            return _frame(open_json(_V2_DECODER, data))
         if len(data) < 5 or data[0] != 0:
             raise MalformedMessage("a binary frame starts with kind 0 and four lengths")
         slots, start = [], 5

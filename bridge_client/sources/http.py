@@ -6,11 +6,16 @@ rarely, up to 2 s. Ids may be decimal strings or numbers, and stand in any order
 
 A hole between ids is not waited for unless told so (`dense`): a server that merges or drops partials makes holes with
 every page, and one that lets its readers poll with `since_id` keeps its order.
+
+A server that says no epoch, and was away, may be another one now, or have been restored, and may have outgrown its old
+end meanwhile: it is known again by the last event it gave, which it is asked for once more. Parts of texts are no such
+event, for servers merge them.
 """
 
 import asyncio
 import logging
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, Final, Self
 
 import aiohttp
@@ -19,16 +24,18 @@ from msgspec import Raw, Struct
 
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.dead_letters import DeadLetters
-from bridge_client.sources import SourceEvent, SourceRefused
+from bridge_client.sources import Mark, SourceEvent, SourceRefused
 from bridge_client.sources.absence import Absence, Unreadable
 from bridge_client.sources.event_text import find_id, place
 from bridge_client.sources.holes import Holes
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.store import StoreError
 from bridge_client.tombstones import tombstone
+from protocol import envelope
 from protocol import event_id as ids
 from protocol.codec import open_json
 from protocol.errors import BadEventId, InvalidEvent, ProtocolError
+from protocol.events.compaction import PARTS
 
 FASTEST: Final = 0.05
 SLOWEST: Final = 2.0
@@ -92,6 +99,8 @@ class HttpSource:
         self._extras = True
         self._limit = PAGE
         self._seen = 0  # the last id read in this epoch
+        self._mark: Mark | None = None  # the last event read in this epoch that is no part
+        self._was_away = False  # since it was last known by that
         self._turned = False  # the epoch has changed, and nobody has asked for the head since
         self._waiting: int | None = None
         self._ahead: tuple[int, list[SourceEvent]] | None = None  # read by `wait`, for the next `page`
@@ -175,7 +184,11 @@ class HttpSource:
         return (self._seen if latest is None else latest) or None
 
     async def knows(self, event_id: int, digest: str) -> bool | None:
-        return None  # a server may merge or rewrite what it gave; it says itself when it lives another life
+        while True:
+            try:
+                return await self._has(Mark(event_id, digest))
+            except Unreadable as error:
+                await self._absence.wait(error)
 
     async def renew_epoch(self) -> str:
         await asyncio.to_thread(self._epoch.renew)
@@ -183,13 +196,16 @@ class HttpSource:
         return self.epoch
 
     def _begin(self) -> None:
-        self._seen, self._ahead = 0, None
+        self._seen, self._ahead, self._mark = 0, None, None
         if self._holes is not None:
             self._holes.restart(0)
 
     def _hand_out(self, after: int, events: list[SourceEvent]) -> list[SourceEvent]:
         if events:
             self._seen = max(self._seen, events[-1].event_id)
+            whole = next((one for one in reversed(events) if envelope.read(one.data).type not in PARTS), None)
+            if whole is not None and (self._mark is None or whole.event_id > self._mark.event_id):
+                self._mark = Mark(whole.event_id, sha256(whole.data).hexdigest())
             if self._holes is not None:
                 self._holes.passed(after, events)
         return events
@@ -202,6 +218,8 @@ class HttpSource:
         return last
 
     async def _fetch(self, after: int, limit: int, *, wait: bool = False) -> list[SourceEvent]:
+        if not await self._recognised():
+            return []
         query = {"since_id": str(after), "limit": str(min(limit, self._limit))}
         if wait:
             query["wait_timeout_ms"] = str(LONG_POLL_MS)
@@ -258,11 +276,34 @@ class HttpSource:
             why = f"its last event is {latest}, but {self._seen} was read"
         else:
             return
-        if self.epoch == before:
+        await self._turn(why, renew=self.epoch == before)
+
+    async def _turn(self, why: str, *, renew: bool) -> None:
+        if renew:
             await asyncio.to_thread(self._epoch.renew)
         self._begin()
         self._turned = True
         log.warning("%s went back in time (%s): epoch %s begins, all is sent again", self._url, why, self.epoch)
+
+    async def _recognised(self) -> bool:
+        """Whether a server that was away is the one it was, as far as one can tell; if not, another epoch begins."""
+        other = self._was_away and self._mark is not None and await self._has(self._mark) is False
+        self._was_away = False
+        if other and self._mark is not None:
+            await self._turn(f"event {self._mark.event_id} is another one now", renew=True)
+        return not other
+
+    async def _has(self, mark: Mark) -> bool | None:
+        """Whether it gives this event still; None where it says its epoch itself, or that event can't be compared."""
+        if self._epoch.theirs is not None:
+            return None
+        for raw in (await self._ask({"since_id": str(mark.event_id - 1), "limit": "1"})).events:
+            with suppress(BadEventId, InvalidEvent):
+                number, data = place(bytes(raw))
+                if number == mark.event_id:
+                    same = sha256(data).hexdigest() == mark.digest
+                    return True if same else None if envelope.read(data).type in PARTS else False
+        return None
 
     async def _ask(self, query: dict[str, str]) -> _Answer:
         sent = query if self._extras else {name: value for name, value in query.items() if name == "since_id"}
@@ -284,6 +325,7 @@ class HttpSource:
                         self._limit = max(1, self._limit // 2)
                         raise Unreadable(f"its answer is longer than {MAX_ANSWER >> 20} MiB: asking for less")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._was_away = True
             raise Unreadable(f"can't be reached: {error or type(error).__name__}") from None
         try:
             answer = open_json(_ANSWER, bytes(body))
@@ -296,6 +338,7 @@ class HttpSource:
         if response.status in (400, 422) and len(sent) > 1:
             self._extras = False
             return Unreadable("it refuses limit or wait_timeout_ms: asking without them", retry_after=0)
+        self._was_away = self._was_away or response.status >= 500
         retry_after = None
         with suppress(ValueError):
             retry_after = float(response.headers.get("Retry-After", ""))

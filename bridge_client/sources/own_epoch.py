@@ -15,7 +15,7 @@ from bridge_client.keys import BadKeyFile, read_private, write_private
 from bridge_client.sources import Mark
 
 LONGEST: Final = 64
-"""Characters of an epoch that is taken over from the source; a longer one only counts as a change."""
+"""Characters of an epoch that is taken over from the source; instead of a longer one a random one is used."""
 
 
 class _File(Struct):
@@ -65,12 +65,17 @@ class OwnEpoch:
         return self._file.mark
 
     def follow(self, theirs: str | None) -> bool:
-        """The source says that its epoch is `theirs` (None: it says nothing); whether that began another one."""
+        """The source says that its epoch is `theirs` (None: it says nothing); whether that began another one.
+
+        Only the first is taken over: a source that was restored may come back to an epoch it had before, in which apps
+        have read events that are others by now.
+        """
         if theirs is None or theirs == self._file.theirs:
             return False
         fresh, self._fresh = self._fresh, False
         self._file.theirs = theirs
-        self._begin(theirs if len(theirs) <= LONGEST and theirs.isprintable() and theirs else token_hex(16))
+        usable = 0 < len(theirs) <= LONGEST and theirs.isprintable()
+        self._begin(theirs if fresh and usable else token_hex(16))
         return not fresh
 
     def renew(self) -> str:

@@ -181,6 +181,8 @@ class AppChannel(Channel):
                 self._listener.hold()
                 self._wait_for_place(self._home.stated_head or 0)
                 self.status_changed()  # it names the place from which the next events come
+            elif epoch_changed:
+                self.status_changed()  # its verdict is open: without an epoch of its own it is judged in this one
             elif self._unplaced and self._place is None:
                 self._place = self._home.stated_head or 0
                 if self._home.shown_online:

@@ -402,6 +402,26 @@ async def test_an_app_that_never_had_a_place_follows_its_home_into_another_epoch
         assert client.cursor == Place(None, 2)
 
 
+async def test_an_app_moved_into_another_epoch_is_told_what_it_misses_there() -> None:
+    """It joined without a cursor and has a place since: what the new store holds below its head is not passed over."""
+    joins = []
+
+    async def hub_side(peer: Peer) -> None:
+        joins.append(await peer.join(reply("40")))
+        await peer.push("replay_complete", complete("40"))
+        await send(peer, 41)
+        await peer.push("server_status", {**ONLINE, "epoch": "new", "head_id": "60"})
+        await send(peer, 61)
+        joins.append(await peer.join(reply("61", False, gap("epoch_changed", "41", "58"), epoch="new")))
+        joins.append(await peer.join(reply("61", epoch="new")))
+        await send(peer, 59, 60, 61)
+
+    async with scripted_hub(hub_side) as hub, receiving(hub) as client:
+        assert await take(client, 6) == [CaughtUp(40), 41, Gap("epoch_changed", 41, 58), 59, 60, 61]
+        assert client.cursor == Place("new", 61)
+    assert [(join.get("epoch"), join.get("since_id")) for join in joins] == [(None, None), ("e", "41"), ("new", "58")]
+
+
 async def test_server_status_is_told_when_it_changes() -> None:
     async def hub_side(peer: Peer) -> None:
         await peer.join(reply("0"))

@@ -348,3 +348,23 @@ async def test_an_app_that_joins_within_the_grace_period_is_told_what_the_others
     await asyncio.sleep(20)
     assert statuses(gone) == [False]
     assert bench.app().join()["server"]["online"] is False
+
+
+@virtual_time
+async def test_rule_2_an_app_whose_verdict_is_open_hears_in_which_epoch_it_is_judged() -> None:
+    """It gave a cursor without an epoch, and the home came back with another store before it had refilled."""
+    bench = Bench()
+    app, home = bench.app(), bench.home()
+    app.join({"since_id": "0"})
+    home.joins("E", 5)
+    home.drop()
+    home = bench.home()
+    home.joins("F", 1)
+    home.event(1)
+    await settle()
+    told = [
+        got.payload["epoch"] if got.event == "server_status" else got.event
+        for got in app.all()
+        if got.event in ("server_status", "session_event")
+    ]
+    assert told == ["E", "F", "session_event"]

@@ -222,3 +222,25 @@ async def test_the_end_that_went_to_a_dead_socket_comes_after_the_rejoin(scene: 
     await scene.says('{"event_id":"3","type":"final","session_id":"s","request_id":"r","messages":[]}')
     back = await scene.app(since_id="2", epoch="E", partials="merged")
     assert await heard(back, 3) == [3]
+
+
+async def test_a_phone_that_comes_and_goes_leaves_nothing_behind(scene: Scene) -> None:
+    """# case 28: ten connections that end in the middle of their join, then one that stays, while events flow."""
+    token = scene.device()
+    flowing = asyncio.ensure_future(_flow(scene, 100))
+    for number in range(10):
+        socket = await scene.stack.enter_async_context(RawSocket(scene.hub.port))
+        host = f"127.0.0.1:{scene.hub.port}"
+        assert (await socket.upgrade(PATH, f"Authorization: Bearer {token}", host=host)).status == 101
+        socket.send_text(json.dumps(["1", "1", scene.topic("app"), "phx_join", {"since_id": "0", "epoch": "E"}]))
+        if number % 2:
+            await socket.text()
+        socket.abort()
+    stable = await scene.connect(scene.topic("app"), token, {"since_id": "0", "epoch": "E"})
+    await flowing
+    assert await heard(stable, 100) == list(range(1, 101))
+    listener = scene.hub._listener
+    assert listener is not None
+    await until(lambda: len(listener.drivers) == 2, "the home and one app are left")
+    assert len(scene.hub.topics.listeners(f"events:server:{scene.server.server_id}")) == 1
+    assert len(scene.hub.homes.get(scene.server.server_id).watchers) == 1

@@ -5,6 +5,7 @@ import json
 import socket
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -92,7 +93,7 @@ LOUD, QUIET = 6_000, 600
 STUCK_SECONDS = 6.0
 
 
-def never_reads(port: int, server_id: str, token: str, wishes: dict[str, str]) -> socket.socket:
+def never_reads(port: int, server_id: str, token: str, wishes: dict[str, Any]) -> socket.socket:
     """An app that joins and takes nothing: what the kernel holds for it is little."""
     line = socket.socket()
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -65,6 +65,25 @@ test("without a cursor, ids that go back are another epoch, not repeats", async 
   assert.deepEqual(bridge.cursor, { epoch: null, id: "2" });
 });
 
+test("moved into another epoch, it asks with the cursor it has since, and is told what it misses there", async () => {
+  const { world, bridge, socket } = await joined();
+  socket.push("replay_complete", complete("9"));
+  socket.event(10);
+  socket.push("server_status", { ...ONLINE, epoch: "e2", head_id: "60" });
+  socket.event(61);
+  assert.deepEqual(world.ids, ["10"]);
+  assert.equal(socket.joins.length, 1);
+  await world.pass(10_000);
+  assert.deepEqual([socket.join[4].epoch, socket.join[4].since_id], ["e1", "10"]);
+  socket.reply(recovered({ epoch: "e2", head_id: "61", recovered: false, gap: gap("epoch_changed", "10", "58") }));
+  assert.deepEqual(world.of("gap"), [gap("epoch_changed", "10", "58")]);
+  assert.deepEqual([socket.join[4].epoch, socket.join[4].since_id], ["e2", "58"]);
+  socket.reply(recovered({ epoch: "e2", head_id: "61" }));
+  for (const id of [59, 60, 61]) socket.event(id);
+  assert.deepEqual(world.ids, ["10", "59", "60", "61"]);
+  assert.deepEqual(bridge.cursor, { epoch: "e2", id: "61" });
+});
+
 test("online is said only when the home is there and the verdict is known", async () => {
   const { world, bridge, socket } = await joined({ cursor: { epoch: "e1", id: "1" } }, recovered({ recovered: null, server: AWAY }));
   assert.deepEqual(world.states, ["connecting", "waiting"]);

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from protocol.codec import MAX_DEPTH, V1, V2, Codec, Encoded, negotiate, open_json, repair_surrogates
+from protocol.codec import MAX_DEPTH, MAX_REF_BYTES, V1, V2, Codec, Encoded, negotiate, open_json, repair_surrogates
 from protocol.errors import BadUtf8, MalformedMessage, ProtocolError, TooDeep
 from protocol.frames import EMPTY, Binary, Frame, raw, same_ref
 
@@ -251,6 +251,16 @@ def test_rule21_big_integers_are_echoed_exactly(codec: Codec) -> None:
     frame = codec.decode(message(codec, ref=str(number)), binary=False)
     assert frame.ref == number
     assert str(number).encode() in codec.reply(None, frame.ref, "t", "ok", EMPTY).data
+
+
+@both
+@pytest.mark.parametrize("place", ["join_ref", "ref"])
+def test_a_ref_takes_so_much_and_no_more(codec: Codec, place: str) -> None:
+    for ref in ('"%s"' % ("x" * (MAX_REF_BYTES - 2)), "1" * 4_000):
+        assert getattr(codec.decode(message(codec, **{place: ref}), binary=False), place)
+    for ref in ('"%s"' % ("x" * (MAX_REF_BYTES - 1)), '"%s"' % ("ż" * MAX_REF_BYTES), f"[{'1,' * MAX_REF_BYTES}1]"):
+        with pytest.raises(MalformedMessage):
+            codec.decode(message(codec, **{place: ref}), binary=False)
 
 
 @both

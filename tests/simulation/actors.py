@@ -2,14 +2,14 @@
 
 An `Actor` is what outlives its processes: its disk, its name, what it was told. `main` is the program; it ends with
 `Stopped`, or when the process is killed. A new kind of app is a subclass with a `main`; a new fault, a line in
-`world.FAULTS`.
+`faults.FAULTS`.
 """
 
 import asyncio
 import json
 from collections.abc import Iterator, MutableSet
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -24,11 +24,12 @@ from bridge_client.store import StoreError
 from bridge_server.app import Hub
 from bridge_server.clock import Clock
 from bridge_server.config import Config
+from bridge_server.device_cursors import WRITE_SECONDS
 from protocol.client import ChannelClosed, ChannelErrored, NotJoined, Received, Replied
 from protocol.events.compaction import PARTS
 from tests.simulation.disk import Disk, DiskStore, StoreFile, VirtualPath
 from tests.simulation.loop import Process
-from tests.simulation.truth import Account, Breach, Sees
+from tests.simulation.truth import Account, Breach, Sees, read
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -118,6 +119,7 @@ class HubActor(Actor):
         super().__init__(world, name)
         self.settings = settings
         self.hub: Hub | None = None
+        self._ends: dict[int, float] = {}  # of its processes that were never frozen
 
     async def main(self, process: Process) -> None:
         config = Config(port=PORT, auto_enrol=False, state_dir=self.world.folder, **self.settings)
@@ -137,8 +139,19 @@ class HubActor(Actor):
             await hub.drain()
             await hub.close()
 
+    def remembers(self, process: Process | None, at: float) -> bool:
+        """Whether what it was told then must be known still: to this process, or written by it before its end."""
+        if process is self.process:
+            return True
+        end = self._ends.get(id(process))
+        return end is not None and end - at > 3 * WRITE_SECONDS
+
     def ended(self, jobs: Any, *, power: bool) -> None:
         self.hub = None
+        self.world.hub_forgot()
+        process = self.process
+        if process is not None and not process.was_frozen:
+            self._ends[id(process)] = self.world.loop.time()
 
 
 class HomeActor(Actor):
@@ -151,6 +164,8 @@ class HomeActor(Actor):
         self.limits = limits
         self.publishes = True
         self.replaced = 0
+        self._reply = ("s1", "r1")
+        self._parts: dict[tuple[str, str], list[str]] = {}
 
     async def main(self, process: Process) -> None:
         store = DiskStore(self.file)
@@ -186,14 +201,25 @@ class HomeActor(Actor):
                 await self.publish(store, rng)
 
     async def publish(self, store: DiskStore, rng: Random) -> None:
-        """One event, which no other is like."""
-        event = {
-            "type": rng.choice(("partial", "partial", "final", "tool_call")),
-            "session_id": rng.choice(("s1", "s2")),
-            "request_id": rng.choice(("r1", "r2")),
-            "n": self.world.number(),
-            "text": "x" * rng.choice((0, 10, 10, 300, 5_000 if rng.random() < self.world.profile.large else 40)),
-        }
+        """One event, which no other is like: mostly the next part of a reply, or its whole."""
+        number = self.world.number()
+        if rng.random() < 0.4:
+            self._reply = (rng.choice(("s1", "s2")), rng.choice(("r1", "r2")))
+        parts = self._parts.setdefault(self._reply, [])
+        event: dict[str, Any] = {"session_id": self._reply[0], "request_id": self._reply[1], "n": number}
+        text = f"<{number}>" + "x" * rng.choice(
+            (0, 10, 10, 300, 5_000 if rng.random() < self.world.profile.large else 40)
+        )
+        event["type"] = kind = rng.choice(("partial", "partial", "partial", "final", "tool_call"))
+        if kind == "partial":
+            parts.append(text)
+            event["message"] = {"role": "assistant", "content": text}
+        elif kind == "final":
+            whole = "".join(parts) if parts and rng.random() < 0.8 else text
+            event["messages"] = [{"role": "assistant", "content": whole}]
+            parts.clear()
+        else:
+            event["text"] = text
         try:
             await store.publish(event)
         except StoreError:
@@ -267,15 +293,22 @@ def everything(data: bytes) -> bool:
 
 
 def no_partials(data: bytes) -> bool:
-    return json.loads(data)["type"] not in PARTS
+    return read(data)["type"] not in PARTS
 
 
 def finals(data: bytes) -> bool:
-    return bool(json.loads(data)["type"] == "final")
+    return bool(read(data)["type"] == "final")
+
+
+def one_session(data: bytes) -> bool:
+    return bool(read(data)["session_id"] == "s1")
 
 
 WISHES: tuple[tuple[dict[str, Any], Sees], ...] = (
     ({}, everything),
+    ({}, everything),
+    ({"partials": "merged"}, everything),
+    ({"partials": "merged", "session_id": "s1"}, one_session),
     ({"partials": "none"}, no_partials),
     ({"types": ["final"]}, finals),
 )
@@ -284,10 +317,20 @@ WISHES: tuple[tuple[dict[str, Any], Sees], ...] = (
 class App(Actor):
     """What all kinds of app share: an account, durable as far as the app saved it, and a pace."""
 
+    moves_along = True
+    """See Account."""
+
     def __init__(self, world: "World", name: str, since: int | None, wishes: int) -> None:
         super().__init__(world, name)
         self.wishes, sees = WISHES[wishes]
-        self.account = Account(name, world.truth, since, sees)
+        self.account = Account(
+            name,
+            world.truth,
+            since,
+            sees,
+            merges=world.profile.merging or self.wishes.get("partials") == "merged",
+            moves_along=self.moves_along,
+        )
         self.token = world.device()
         self.slow = 0.0
         self.cursor: Any = None if since is None else (None, since)
@@ -308,6 +351,8 @@ class App(Actor):
 
 class PythonApp(App):
     """`bridge_client.AppClient`."""
+
+    moves_along = False
 
     async def main(self, process: Process) -> None:
         rng = Random(self.world.random.random())
@@ -357,8 +402,11 @@ class PhoenixApp(App):
     """
 
     stubborn = False
+    forgetful = False
 
     async def main(self, process: Process) -> None:
+        self._asked: dict[str, Said] = {}
+        self._epoch: str | None = None  # of the events that come, as far as the hub has said it
         self._rng = Random(self.world.random.random())
         while True:
             try:
@@ -376,6 +424,7 @@ class PhoenixApp(App):
     async def _talk(self, wire: Any) -> None:
         self._refs = 0
         self._topic = f"app:{self.world.server_id}"
+        self._asked.clear()
         await self._join(wire)
         heard = True
         while True:
@@ -400,6 +449,8 @@ class PhoenixApp(App):
         wishes = dict(self.wishes)
         if self.stubborn:
             wishes["since_id"] = "0"
+        elif self.forgetful:
+            wishes["cursor"] = "server"
         elif self.cursor is not None:
             epoch, place = self.cursor
             wishes |= {"since_id": str(place)} | ({} if epoch is None else {"epoch": epoch})
@@ -408,10 +459,15 @@ class PhoenixApp(App):
     async def _take(self, wire: Any, event: str, ref: Any, payload: bytes) -> None:
         if event == "session_event":
             await self._event(bytes(msgspec.json.decode(payload, type=_Push).event))
+            await self._say(wire)
         elif event == "phx_reply" and ref == self._join_ref:
             self._judged(json.loads(payload))
+            await self._say(wire)
         elif event == "server_status":
             self._status(json.loads(payload))
+            await self._say(wire)
+        elif event == "phx_reply":
+            self._answered(ref, json.loads(payload))
         elif event == "phx_error":
             self.world.trace(f"{self.name} joins again: {payload!r}")
             if json.loads(payload)["reason"] == "epoch_changed" and self.cursor and self.cursor[0] is None:
@@ -422,21 +478,29 @@ class PhoenixApp(App):
         elif event == "phx_close":
             raise Breach(f"{self.name}: the hub ended its topic")
 
+    async def _say(self, wire: Any) -> None:
+        """Tell the hub how far it has read, if that is where its place is kept."""
+
+    def _answered(self, ref: str, reply: dict[str, Any]) -> None:
+        """The hub's answer to that."""
+
+    def _reminded(self, answer: dict[str, Any]) -> None:
+        """The hub says how far it had read."""
+
     async def _event(self, data: bytes) -> None:
-        number = int(json.loads(data)["event_id"])
-        epoch = self.cursor[0] if self.cursor is not None else None
+        number = int(read(data)["event_id"])
+        epoch = (self.cursor and self.cursor[0]) or self._epoch
         self.world.trace(f"{self.name} takes event {number} in {epoch}")
         self.account.event(epoch, number, data)
         self.cursor = (epoch, number)
         await self.took(self._rng)
 
     def _status(self, status: dict[str, Any]) -> None:
+        self._epoch = status["epoch"] or self._epoch
         # Told to who joined without a cursor: from where events come.
-        if status["head_id"] is not None and (self.cursor is None or self.cursor[0] != status["epoch"]):
+        if status["head_id"] is not None and (self.cursor is None or self.cursor[0] not in (None, status["epoch"])):
             self.cursor = (status["epoch"], int(status["head_id"]))
             self.account.moved(*self.cursor)
-        elif self.cursor is not None and self.cursor[0] is None and status["epoch"] is not None:
-            self.cursor = (status["epoch"], self.cursor[1])
 
     def _judged(self, reply: dict[str, Any]) -> None:
         answer = reply["response"]
@@ -446,7 +510,10 @@ class PhoenixApp(App):
         if self.stubborn:
             self.account.rewind(0)
             self.cursor = (answer["epoch"], 0)
+        elif self.forgetful:
+            self._reminded(answer)
         epoch, place = self.cursor or (None, None)
+        self._epoch = answer["epoch"]
         if answer["recovered"] is False:
             gap, head = answer["gap"], answer["head_id"]
             told_nothing = gap["reason"] == "hub_reset" or head is None
@@ -454,7 +521,7 @@ class PhoenixApp(App):
             self.account.gap(gap["reason"], int(gap["from_id"]), after)
             if after is not None:
                 self.cursor = (answer["epoch"], after)
-        elif answer["epoch"] is not None and epoch is None:
+        elif answer["epoch"] is not None and epoch is None and answer["recovered"]:
             at = place if place is not None else answer["head_id"]
             self.cursor = None if at is None else (answer["epoch"], int(at))
 
@@ -463,3 +530,53 @@ class StubbornApp(PhoenixApp):
     """See PhoenixApp."""
 
     stubborn = True
+
+
+class Said(NamedTuple):
+    """A place that an app told the hub: when, to which of its processes."""
+
+    epoch: str
+    place: int
+    at: float
+    hub: Process | None
+
+
+class ForgetfulApp(PhoenixApp):
+    """Keeps nothing at all: the hub keeps its place, which it tells now and then."""
+
+    forgetful = True
+
+    def __init__(self, world: "World", name: str, since: int | None, wishes: int) -> None:
+        super().__init__(world, name, None, wishes)
+        self._said: list[Said] = []
+        self._kept: Said | None = None  # the last one that the hub has to know still
+
+    async def _say(self, wire: Any) -> None:
+        if self.cursor is not None and self.cursor[0] is not None and self._rng.random() < 0.5:
+            self._refs += 1
+            epoch, place = self.cursor
+            said = Said(epoch, place, self.world.loop.time(), self.world.hub.process)
+            self._said.append(said)
+            self._asked[str(self._refs)] = said
+            payload = {"event_id": str(place), "epoch": epoch}
+            await wire.send(json.dumps([self._join_ref, str(self._refs), self._topic, "cursor", payload]).encode())
+
+    def _answered(self, ref: str, reply: dict[str, Any]) -> None:
+        said = self._asked.pop(ref, None)
+        if said is not None and reply["status"] == "ok":
+            self._kept = said._replace(at=self.world.loop.time())
+
+    def _reminded(self, answer: dict[str, Any]) -> None:
+        since, kept = answer["since_id"], self._kept
+        known = [said for said in self._said if since is not None and said.place == int(since)]
+        if since is not None and not known:
+            raise Breach(f"{self.name}: it never said that it was at {since}")
+        if (
+            kept is not None
+            and self.world.hub.remembers(kept.hub, kept.at)
+            and not any(said.epoch != kept.epoch or said.place >= kept.place for said in known)
+        ):
+            raise Breach(f"{self.name}: the hub says that it was at {since}, and had taken {kept}")
+        self._kept = None
+        self.account.rewind(None if since is None else int(since), {said.epoch for said in known})
+        self.cursor = None if since is None else (known[-1].epoch, int(since))

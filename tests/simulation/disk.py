@@ -237,7 +237,7 @@ class DiskStore(MemoryStore):
                 self._file.disk.call(writes=True)
             except OSError as error:
                 raise StoreError(f"can't write to the event store: {error}") from error
-            stored = admitted.stored(self._ids[-1] + 1 if self._ids else 1)
+            stored = admitted.stored(self._ids[-1] + 1 if self._ids else 1, None)
             self._ids.append(stored.event_id)
             self._events.append((stored, admitted.session_id, admitted.request_id))
             self._file.committed(self._file, stored)

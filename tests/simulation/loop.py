@@ -7,6 +7,7 @@ inherits; a killed process never runs again, whatever it was in the middle of.
 
 import asyncio
 import heapq
+import inspect
 import itertools
 import warnings
 from asyncio import events
@@ -147,6 +148,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 result = func(*args)
             except BaseException as error:
                 future.set_exception(error)
+                future.exception()  # who waits for it may be killed before it looks: nobody's fault
             else:
                 future.set_result(result)
 
@@ -183,6 +185,7 @@ class Process:
         self.name = name
         self.alive = True
         self.frozen = False
+        self.was_frozen = False
         self.jobs: dict[int, Callable[[], object]] = {}
         self._context = copy_context()
         self._context.run(_PROCESS.set, self)
@@ -251,7 +254,7 @@ class Process:
         """Stop it, as SIGSTOP does."""
         if self.alive and not self.frozen:
             self._held = self.loop.take_back(self)
-            self.frozen = True
+            self.frozen = self.was_frozen = True
             self._frozen_at = self.loop.time()
 
     def thaw(self, *, slept: bool = False) -> None:
@@ -273,6 +276,8 @@ class Process:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self._context.copy().run(_end, task.get_coro())
+            elif not task.cancelled():
+                task.exception()  # nobody is left to ask
         self._tasks = []
         jobs, self.jobs = list(self.jobs.values()), {}
         return jobs
@@ -280,6 +285,10 @@ class Process:
 
 def _end(coroutine: Any) -> None:
     # Left to the garbage collector, their ends would come at a random moment. Nobody sees what they still do.
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        for value in coroutine.cr_frame.f_locals.values():  # a task that had not begun holds what it would await
+            if inspect.iscoroutine(value):
+                _end(value)
     for _ in range(50):
         try:
             with warnings.catch_warnings():

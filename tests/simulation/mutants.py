@@ -10,7 +10,9 @@ from typing import Any
 from msgspec import Raw
 
 import bridge_server.channels.app
+import bridge_server.merging
 import bridge_server.replay
+import protocol.events.compaction
 from bridge_client.app_client import AppClient
 from bridge_client.forwarder import Forwarder
 from bridge_client.sources.store import StoreSource
@@ -135,11 +137,33 @@ def verdict_not_heeded(patch: Patch) -> None:
     patch(AppClient, "_fell_behind", faulty)
 
 
+def merged_across_others(patch: Patch) -> None:
+    """Merge: parts become one over events of other requests between them, so that ids behind a text vouch for it."""
+    plan = bridge_server.merging.plan
+    patch(bridge_server.merging, "plan", lambda events, *, adjacent, repeated: plan(events, repeated=repeated))
+
+
+def merged_text_lost(patch: Patch) -> None:
+    """Merge: of merged parts only the last one's text is left."""
+    patch(bridge_server.merging, "merge", lambda parts: dict(parts[-1]))
+
+
+def left_out_without_a_whole(patch: Patch) -> None:
+    """Merge: parts are left out of a queue for a whole of another request."""
+    patch(protocol.events.compaction, "_request", lambda event: "any")
+    patch(protocol.events.compaction, "_repeats", lambda whole, parts: True)
+
+
 PROFILES: dict[Callable[[Patch], None], Profile] = {
+    live_too_late: Profile(steps=12, apps=3, generous=True, often=("cut",)),
     repeats_are_published: Profile(steps=16, apps=2, plain=True),
-    nobody_is_fenced: Profile(steps=40, apps=2, moves=True, large=0.0),
-    another_history_not_known: Profile(steps=80, apps=1, moves=True, large=0.0, outgrown=True),
-    restored_under_its_old_epoch: Profile(steps=24, apps=2, moves=True, large=0.0),
+    nobody_is_fenced: Profile(steps=12, apps=1, moves=True, large=0.0, often=("store_moves",)),
+    another_history_not_known: Profile(steps=24, apps=1, moves=True, large=0.0, outgrown=True, often=("store_moves",)),
+    restored_under_its_old_epoch: Profile(steps=16, apps=1, moves=True, large=0.0, often=("store_moves",)),
+    verdict_not_heeded: Profile(steps=8, apps=2, moves=True, large=0.0, often=("store_moves",)),
+    merged_across_others: Profile(steps=12, apps=3, merging=True, often=("cut", "slow_app")),
+    merged_text_lost: Profile(steps=12, apps=3, merging=True, often=("cut", "slow_app")),
+    left_out_without_a_whole: Profile(steps=12, apps=3, merging=True, often=("cut", "slow_app")),
 }
 """Runs in which what is broken is used often."""
 
@@ -154,4 +178,7 @@ MUTANTS: dict[Callable[[Patch], None], int] = {
     restored_under_its_old_epoch: 60,
     another_history_not_known: 60,
     verdict_not_heeded: 60,
+    merged_across_others: 60,
+    merged_text_lost: 60,
+    left_out_without_a_whole: 60,
 }

@@ -4,15 +4,43 @@ A `Life` is one line of a store's events under one epoch; a store that was resto
 lives under one epoch, until its forwarder gives it another. An `Account` holds what one app has been given: where it
 stands, and in which lives that is true. Every next event must be the next one it may see in one of them, byte for byte;
 or a gap is told, which begins where the app stands, and names where true events go on; behind it nothing is missing.
+
+Where parts may be merged, the next event may also be one that stands for several: it says what they say, in their
+place, under the id of the last; and parts may be left out whose whole follows and says the same.
 """
 
+import json
+import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 from bridge_client.store import Stored
 
 Sees = Callable[[bytes], bool]
+
+
+@lru_cache(20_000)
+def read(data: bytes) -> dict[str, Any]:
+    """An event, decoded; never to be changed."""
+    value: dict[str, Any] = json.loads(data)
+    return value
+
+
+def _said(event: dict[str, Any]) -> str:
+    """The text of a part or a whole."""
+    messages = [event["message"]] if "message" in event else event.get("messages", [])
+    return "".join(message["content"] for message in messages)
+
+
+def _reply(event: dict[str, Any]) -> tuple[str, str]:
+    return event["session_id"], event["request_id"]
+
+
+_MARK = re.compile(r"<(\d+)>")
+"""What each part begins with: the number that tells it from all others."""
 
 
 class Breach(AssertionError):
@@ -42,6 +70,37 @@ class Life:
             if sees(self.data[event_id]):
                 return event_id
         return None
+
+    def repeated(self, event_id: int, sees: Sees) -> bool:
+        """Whether this event is a part that one may do without: a whole follows, which the app sees, and repeats it."""
+        part = read(self.data[event_id])
+        return part["type"] == "partial" and any(
+            (whole := read(self.data[later]))["type"] == "final"
+            and _reply(whole) == _reply(part)
+            and _said(part) in _said(whole)
+            and sees(self.data[later])
+            for later in self.ids[bisect_right(self.ids, event_id) :]
+        )
+
+    def stands_for(self, place: int | None, event_id: int, data: bytes, sees: Sees) -> bool:
+        """Whether `data` is all that is to be seen in `(place, event_id]`, merged into one event or left out."""
+        last = read(self.data[event_id])
+        event = last if data == self.data[event_id] else read(data)
+        numbers = set(_MARK.findall(_said(event))) if event is not last else {str(last["n"])}
+        known = self.ids[bisect_right(self.ids, place or 0) : bisect_right(self.ids, event_id)]
+        seen = [one for one in known if sees(self.data[one])]
+        parts = [one for one in seen if str(read(self.data[one])["n"]) in numbers]
+        if not parts or parts[-1] != event_id:
+            return False
+        if place is None:
+            seen = seen[seen.index(parts[0]) :]
+        texts = [read(self.data[one]) for one in parts]
+        if event is not last and (
+            {(text["type"], *_reply(text)) for text in texts} != {("partial", *_reply(last))}
+            or event != {**last, "message": {**last["message"], "content": "".join(map(_said, texts))}}
+        ):
+            return False
+        return all(self.repeated(one, sees) for one in seen if one not in parts)
 
     def has(self, after: int, to: int) -> bool:
         """Whether there are events in `(after, to]`, seen or not."""
@@ -87,12 +146,21 @@ class State:
 
 
 class Account:
-    """What one app was given. `since` None: it began live, and may be moved along without a word."""
+    """What one app was given. `since` None: it began live.
 
-    def __init__(self, name: str, truth: Truth, since: int | None, sees: Sees) -> None:
+    `merges`: parts of texts may come merged, or not at all if their whole does. `moves_along`: as long as it names no
+    cursor it may find itself in another epoch, which it is told, but not what it misses there.
+    """
+
+    def __init__(
+        self, name: str, truth: Truth, since: int | None, sees: Sees, *, merges: bool = False, moves_along: bool = True
+    ) -> None:
         self.name = name
         self.sees = sees
         self.live_only = since is None
+        self.merges = merges
+        self.merged = 0
+        self._moves_along = moves_along
         self.gaps: list[Told] = []
         self.events = 0
         self.state = State(since, ())  # no lives: any
@@ -117,25 +185,33 @@ class Account:
     def event(self, epoch: str | None, event_id: int, data: bytes) -> None:
         """An event came, in an epoch if the app knows which."""
         starts = self._starts(epoch)
-        fits = [
-            life
-            for life, place in starts
-            if life.data.get(event_id) == data and (place is None or life.next(place, self.sees) == event_id)
-        ]
-        if not fits and self.live_only and self.state.told is None:
+        fits = [life for life, place in starts if self._follows(life, place, event_id, data)]
+        if not fits and self._free and self.state.told is None:
             known = {life.epoch for life in self.state.lives}
-            fits = [life for life in self._truth.lives if life.data.get(event_id) == data and life.epoch not in known]
+            others = [life for life in self._truth.lives if life.epoch not in known]
+            fits = [life for life in others if self._follows(life, None, event_id, data)]
         if not fits:
             wanted = [(life.epoch, None if place is None else life.next(place, self.sees)) for life, place in starts]
             raise Breach(f"{self.name}: behind {self.shown} came {epoch} {event_id}, expected one of {wanted}")
         if not self.sees(data):
             raise Breach(f"{self.name}: {event_id} was not asked for")
         self.events += 1
+        self.merged += all(life.data[event_id] != data for life in fits)
         self.state = State(event_id, tuple(fits))
 
-    def rewind(self, place: int) -> None:
-        """The app asks for everything behind `place` again."""
-        self.state = State(place, ())
+    @property
+    def _free(self) -> bool:
+        return self.live_only and (self._moves_along or not self.state.lives)
+
+    def _follows(self, life: Life, place: int | None, event_id: int, data: bytes) -> bool:
+        """Whether this may come next in this life."""
+        if life.data.get(event_id) == data and (place is None or life.next(place, self.sees) == event_id):
+            return True
+        return self.merges and event_id in life.data and life.stands_for(place, event_id, data, self.sees)
+
+    def rewind(self, place: int | None, epochs: Collection[str] = ()) -> None:
+        """The app asks for everything behind `place` again; in one of these epochs, if it says which."""
+        self.state = State(place, tuple(life for life in self._truth.lives if life.epoch in epochs))
 
     def gap(self, reason: str, from_id: int | None, resume_after: int | None) -> None:
         """A gap was told."""
@@ -167,7 +243,7 @@ class Account:
             following = None if start is None else life.next(start, self.sees)
             if start is None or (start <= place and (following is None or following > place)):
                 fits.append(life)
-        if not fits and self.live_only:
+        if not fits and self._free:
             fits = [life for life in self._truth.lives if life.epoch == epoch]
         if not fits:
             raise Breach(f"{self.name}: moved from {self.shown} to {epoch} {place} over events it may see")
@@ -184,6 +260,8 @@ class Account:
         for other, place in self._starts(life.epoch):
             if other is life and place is not None and life.next(place, self.sees) is None:
                 return None
+        if (not life.ids or self._free) and self.state == State(None, ()):
+            return None  # it began live, and nothing that it may see has come since
         if not life.ids and self.state.place in (None, 0):
             return None
         return f"{self.name} stands at {self.shown}, the store at {life.epoch} {life.ids[-1:]}"

@@ -1,6 +1,6 @@
 """One run: a hub, a home, apps, and what befalls them, all from one seed.
 
-First everything runs under faults, each step of which is a line of FAULTS; then the faults end, everything is started,
+First everything runs under faults, one at each step; then the faults end, everything is started,
 and within an hour of virtual time every app must have the store's content (or a true gap) and the cursor its head.
 """
 
@@ -10,8 +10,9 @@ import logging
 import random as random_module
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,12 +20,25 @@ from typing import Any
 import websockets.asyncio.client
 
 import bridge_server.app
+import bridge_server.web.routes
 from bridge_client.forwarder import Limits
 from bridge_server.auth import Credentials
 from bridge_server.pairing import Pairings
 from tests.simulation import disk
-from tests.simulation.actors import Actor, App, HomeActor, HubActor, PhoenixApp, PlainHome, PythonApp, StubbornApp
+from tests.simulation.actors import (
+    WISHES,
+    Actor,
+    App,
+    ForgetfulApp,
+    HomeActor,
+    HubActor,
+    PhoenixApp,
+    PlainHome,
+    PythonApp,
+    StubbornApp,
+)
 from tests.simulation.disk import Disk, DiskStore, StoreFile
+from tests.simulation.faults import FAULTS
 from tests.simulation.loop import Endless, SimLoop, current
 from tests.simulation.network import Network, Weather
 from tests.simulation.truth import Breach, Truth
@@ -34,8 +48,12 @@ from tests.simulation.truth import Breach, Truth
 class Profile:
     """What kind of run it is. `generous`: so much is kept that no app may ever be told of a gap."""
 
-    steps: int = 40
+    steps: int = 24
     apps: int = 3
+    merging: bool = False
+    """Whether little may wait for a slow app before parts are merged, and held back."""
+    often: tuple[str, ...] = ()
+    """Faults that come far more often than else."""
     generous: bool = False
     moves: bool = False
     plain: bool = False
@@ -43,9 +61,9 @@ class Profile:
     outgrown: bool = False
     """Whether a store that went back may grow past its old head before its forwarder has looked.
 
-    Ids alone don't tell then: only the digest of what was acknowledged, or of what the hub holds last. A home without a
-    cursor at a hub without memory can't tell at all, which comes up when the second home starts late: so it is for
-    chosen runs.
+    Ids alone don't tell then: only the digest of what was acknowledged, or of what the hub holds last. Where the cursor
+    is no newer than what was restored and the hub has lost its memory nobody can tell (docs/operations.md says so):
+    such a run ends there. It has no second forwarder: what that one's cursor knows, this one does not.
     """
 
 
@@ -55,13 +73,19 @@ def profile_of(seed: int) -> Profile:
     generous = rng.random() < 0.3
     moves = not generous and rng.random() < 0.5
     return Profile(
-        steps=rng.choice((8, 16, 32)),
+        steps=rng.choice((5, 10, 20)),
         apps=rng.choice((1, 2, 3)),
+        merging=rng.random() < 0.4,
         generous=generous,
         moves=moves,
+        outgrown=moves and rng.random() < 0.3,
         plain=not generous and not moves and rng.random() < 0.4,
         large=rng.choice((0.0, 0.05, 0.5)),
     )
+
+
+class Untellable(Exception):
+    """Nobody can tell what has happened: the run is over."""
 
 
 class World:
@@ -79,6 +103,8 @@ class World:
         self.lines: deque[str] = deque(maxlen=120)
         self.breaches: list[str] = []
         self.moves = 0
+        self.blind = False  # only the hub's memory can tell that the store went back
+        self.untellable = False
         self.befell: set[str] = set()
         self._hash = hashlib.blake2b(digest_size=8)
         self._numbers = 0
@@ -86,6 +112,8 @@ class World:
         self.truth = Truth()
         self.calm = False
         self.backups: list[Any] = []
+        with self.credentials.database.writing() as connection:
+            connection.execute("DELETE FROM device_cursors")
         self._make()
 
     def _make(self) -> None:
@@ -94,11 +122,14 @@ class World:
         if profile.generous:
             small = {}
         window = {"window_events": rng.choice((1, 3, 50)), "window_bytes": rng.choice((500, 10_000, 1 << 20))}
+        if profile.merging:
+            small |= {"queue_handover_bytes": rng.choice((300, 2_000)), "queue_merge_bytes": 400}
+            small |= {"queue_hold_bytes": rng.choice((800, 1 << 20)), "merge_window": rng.choice((0.25, 5.0))}
         self.hub = HubActor(self, "hub", {**small, **window})
         machine = Disk(rng)
         file = StoreFile(machine, self._committed)
-        file.renewed = self._began
-        self._began(file)
+        file.renewed = self.began
+        self.began(file)
         limits = Limits() if profile.generous else Limits(refill_events=rng.choice((1, 10, 50)), refill_bytes=100_000)
         kind_of_home = PlainHome if profile.plain else HomeActor
         self.home = kind_of_home(self, "home", file, machine, limits)
@@ -107,9 +138,9 @@ class World:
         self.twin.wanted = self.twin.publishes = False
         self.apps: list[App] = []
         for number in range(profile.apps):
-            kind = rng.choice((PythonApp, PythonApp, PhoenixApp, StubbornApp))
+            kind = rng.choice((PythonApp, PythonApp, PythonApp, PhoenixApp, StubbornApp, ForgetfulApp))
             since = 0 if kind is StubbornApp else rng.choice((0, 0, None))
-            self.apps.append(kind(self, f"{kind.__name__}{number}", since, rng.choice((0, 0, 1, 2))))
+            self.apps.append(kind(self, f"{kind.__name__}{number}", since, rng.randrange(len(WISHES))))
 
     @property
     def actors(self) -> list[Actor]:
@@ -138,7 +169,7 @@ class World:
 
     def breach(self, what: str, error: BaseException | None = None) -> None:
         process = current()
-        if process is not None and not process.alive:
+        if self.untellable or (process is not None and not process.alive):
             return
         self.trace(f"BREACH {what}")
         self.breaches.append(what)
@@ -147,13 +178,29 @@ class World:
         self.truth.present.add(stored.event_id, stored.data)
         self.trace(f"event {stored.event_id}, {len(stored.data)} bytes")
 
-    def _began(self, file: StoreFile, parent: Any = None) -> None:
+    def began(self, file: StoreFile, parent: Any = None) -> None:
+        self.blind = False
         self.truth.begin(file.epoch, [event for event, _, _ in file.events], parent)
         self.trace(f"the store is in epoch {file.epoch} at {file.ids[-1:]}")
 
     def taken(self, epoch: str, number: int) -> None:
         """A hub has taken an event in."""
         self.truth.taken[epoch] = max(number, self.truth.taken.get(epoch, 0))
+
+    def went_back(self, end: int) -> None:
+        """The store was put back to `end`, under the epoch it had then."""
+        saved, epoch = self.home.cursor, self.home.file.epoch
+        if self.truth.taken.get(epoch, 0) <= end or (saved is not None and saved["epoch"] != epoch):
+            return
+        self.blind = saved is None or saved["mark"] is None or saved["mark"]["event_id"] <= end
+        hub = self.hub.hub
+        held = None if hub is None else hub.homes.get(self.server_id)
+        if held is None or held.epoch != epoch or (held.head or 0) <= end:
+            self.hub_forgot()
+
+    def hub_forgot(self) -> None:
+        """The hub's memory is gone."""
+        self.untellable = self.untellable or (self.blind and self.profile.outgrown)
 
     def settle_store(self) -> None:
         """Programs publish again once the forwarder has seen that the store went back, or nothing was lost by it."""
@@ -178,7 +225,8 @@ class World:
         """The whole run. Raises Breach."""
         for actor in self.actors:
             self.loop.call_later(self.random.choice((0.0, 0.0, 2.0)), actor.start)
-        names, weights = list(FAULTS), list(FAULTS.values())
+        names = list(FAULTS)
+        weights = [weight * (8 if fault.__name__ in self.profile.often else 1) for fault, weight in FAULTS.items()]
         for _ in range(self.profile.steps):
             await asyncio.sleep(self.random.expovariate(0.5))
             fault = self.random.choices(names, weights)[0]
@@ -191,6 +239,8 @@ class World:
         await self._converge()
 
     def _check(self) -> None:
+        if self.untellable:
+            raise Untellable
         if self.breaches:
             raise Breach("\n".join(self.breaches[:5]))
 
@@ -205,7 +255,7 @@ class World:
         self.home.disk.full = self.home.disk.failing = False
         for actor in self.actors:
             if actor.process is not None:
-                self._wake(actor)
+                self.wake(actor)
             actor.start()
         for app in self.apps:
             app.slow = 0.0
@@ -243,7 +293,7 @@ class World:
             raise Breach(f"everything was kept, and still gaps were told: {gaps[:3]}")
         return found
 
-    def _wake(self, actor: Actor, *, slept: bool = False) -> None:
+    def wake(self, actor: Actor, *, slept: bool = False) -> None:
         process = actor.process
         if process is not None and process.alive and process.frozen:
             self.trace(f"{actor.name} goes on")
@@ -256,164 +306,6 @@ class World:
 
     def anybody(self) -> Actor:
         return self.random.choice([self.hub, self.hub, self.home, self.home, *self.apps])
-
-
-# The faults. Each is one thing that happens at one moment; what it begins, `later` or the end of the faults undoes.
-
-
-def nothing(world: World) -> None:
-    """Let them work."""
-
-
-def crash(world: World) -> None:
-    _crash(world, world.anybody())
-
-
-def crash_at_an_await(world: World) -> None:
-    actor = world.anybody()
-    if actor.process is not None and actor.up:
-        actor.process.after_steps(world.random.randint(1, 300), lambda: _crash(world, actor))
-
-
-def _crash(world: World, actor: Actor) -> None:
-    if actor.up and not world.calm:
-        actor.crash(silently=world.random.random() < 0.4)
-        world.again(actor)
-
-
-def drain(world: World) -> None:
-    if world.hub.up and world.hub.process is not None and not world.hub.process.frozen:
-        world.hub.process.spawn(world.hub.drain())
-
-
-def freeze(world: World) -> None:
-    actor = world.anybody()
-    if actor.process is not None and actor.up and not actor.process.frozen:
-        slept = world.random.random() < 0.5
-        world.trace(f"{actor.name} is frozen")
-        actor.process.freeze()
-        world.later(lambda: world._wake(actor, slept=slept))
-
-
-def cut(world: World) -> None:
-    if world.network.links:
-        link = world.random.choice(list(world.network.links.values()))
-        link.cut((world.random.random() < 0.7, world.random.random() < 0.7))
-
-
-def stall(world: World) -> None:
-    if world.network.links:
-        link = world.random.choice(list(world.network.links.values()))
-        world.trace(f"connection {link.number} stalls")
-        if world.random.random() < 0.5:
-            link.stall()
-        else:
-            world.random.choice((link.near, link.far)).out.stalled = True
-        world.later(link.flow)
-
-
-def weather(world: World) -> None:
-    rng = world.random
-    world.network.weather = Weather(
-        slowest=rng.choice((0.002, 0.05, 0.5, 4.0)),
-        pieces=rng.choice((0.0, 0.0, 0.3)),
-        refused=rng.choice((0.0, 0.0, 0.3, 0.9)),
-        hanging=rng.choice((0.0, 0.2)),
-        doubled=rng.choice((0.0, 0.2)),
-    )
-
-
-def disk_trouble(world: World) -> None:
-    machine = world.home.disk
-    machine.full = world.random.random() < 0.5
-    machine.failing = not machine.full
-
-    def repair() -> None:
-        machine.full = machine.failing = False
-
-    world.later(repair)
-
-
-def clock_step(world: World) -> None:
-    actor = world.anybody()
-    if actor.process is not None:
-        actor.process.clock_step += world.random.choice((-86_400, -3_600, -1, 0.5, 40, 7_200))
-
-
-def slow_app(world: World) -> None:
-    app = world.random.choice(world.apps)
-    app.slow = world.random.choice((0.0, 0.05, 1.0, 20.0))
-
-
-def twin(world: World) -> None:
-    """The same home runs twice, over one store."""
-    world.twin.wanted = not world.twin.wanted
-    if world.twin.wanted:
-        world.twin.start()
-    else:
-        world.twin.crash()
-
-
-def store_moves(world: World) -> None:
-    """The store is replaced, or put back from a backup. The home does not run meanwhile."""
-    if not world.profile.moves or world.moves >= 3:
-        return
-    if not world.backups or world.random.random() < 0.3:
-        world.backups.append((world.home.file.copy(), world.truth.present))
-        return
-    world.moves += 1
-    if world.random.random() < 0.5 and world.home.process is not None:
-        # What the home last sends arrives when another store has taken its place.
-        for link in world.network.of(world.home.process):
-            link.stall()
-            world.loop.call_later(world.random.choice((6, 20, 40)), link.flow)
-        world.loop.call_later(4, _move, world, True)
-    else:
-        _move(world, False)
-
-
-def _move(world: World, silently: bool) -> None:
-    if world.calm:
-        return
-    file = world.home.file
-    world.backups.append((file.copy(), world.truth.present))
-    world.twin.wanted = False
-    world.twin.crash()
-    world.home.crash(silently=silently)
-    parent = None
-    if world.random.random() < 0.5:
-        file.restore(StoreFile(world.home.disk, file.committed).copy())
-    else:
-        known = [one for one in world.backups if world.profile.outgrown or _earlier(world, *one[0])]
-        backup, parent = world.random.choice(known)
-        file.restore(backup)
-        world.home.publishes = world.profile.outgrown
-    file.wake()
-    world._began(file, parent)
-    world.loop.call_later(world.random.choice((0.01, 1.0)), world.home.start)
-
-
-def _earlier(world: World, epoch: str, ids: list[int], events: list[Any]) -> bool:
-    """Whether a backup is of the present life: one of another branch of its epoch is outgrown from the start."""
-    life = world.truth.present
-    return epoch == life.epoch and (not ids or life.data.get(ids[-1]) == events[-1][0].data)
-
-
-FAULTS: dict[Callable[[World], None], float] = {
-    nothing: 4,
-    crash: 4,
-    crash_at_an_await: 6,
-    drain: 1,
-    freeze: 3,
-    cut: 8,
-    stall: 4,
-    weather: 4,
-    disk_trouble: 2,
-    clock_step: 2,
-    slow_app: 3,
-    twin: 1,
-    store_moves: 8,
-}
 
 
 class Grounds:
@@ -440,6 +332,7 @@ class Outcome:
     breach: str | None
     lines: tuple[str, ...]
     events: int
+    merged: int
     gaps: int
     steps: int
     befell: frozenset[str]
@@ -469,6 +362,8 @@ class _Errors(logging.Handler):
 
 Patch = Callable[[object, str, object], None]
 
+_load_once = cache(bridge_server.web.routes.load)  # what compresses the viewer's files, at each start of a hub
+
 
 @contextmanager
 def _patched() -> Iterator[Patch]:
@@ -497,6 +392,7 @@ def run(
         patch(random_module, "_urandom", Random(seed).randbytes)  # epochs, masks: all that `secrets` gives
         patch(bridge_server.app, "REVOCATION_SECONDS", 30.0)
         patch(websockets.asyncio.client, "get_proxy", lambda uri: None)  # whatever this machine's environment says
+        patch(bridge_server.web.routes, "load", _load_once)
         disk.install(patch)
         if fault is not None:
             fault(patch)
@@ -520,7 +416,8 @@ def run(
                     actor.crash()
 
         try:
-            loop.run_until_complete(play())
+            with suppress(Untellable):
+                loop.run_until_complete(play())
         except (Breach, Endless) as found:
             breach = str(found)
         finally:
@@ -533,6 +430,7 @@ def run(
         breach,
         tuple(world.lines),
         sum(account.events for account in accounts),
+        sum(account.merged for account in accounts),
         sum(len(account.gaps) for account in accounts),
         loop.steps,
         frozenset(world.befell),

@@ -563,11 +563,13 @@ export class Bridge {
 
   #heardOfHome(server) {
     const { epoch, head_id } = server; // for who joined without a cursor: where its events start
-    if (head_id && (!this.#place || (this.#place.epoch && this.#place.epoch !== epoch))) this.#settle(epoch, head_id);
+    if (head_id && !this.#place) this.#settle(epoch, head_id);
     const before = this.#state.home;
     const home = { name: null, last_event_at: null, ...before, ...server };
     if (before?.online !== home.online || before?.since !== home.since) this.#deliver("status", home);
     this.#tellJoined(home);
+    // Moved along, for this join named no cursor; the next one does, and is judged.
+    if (head_id && this.#join && this.#place.epoch && this.#place.epoch !== epoch) this.#reenter();
   }
 
   #tellJoined(home = this.#state.home) {

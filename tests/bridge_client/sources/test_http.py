@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+from contextlib import AsyncExitStack
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from bridge_client.dead_letters import DeadLetters
-from bridge_client.sources import SourceRefused
+from bridge_client.sources import SourceEvent, SourceRefused
 from bridge_client.sources.http import FASTEST, HttpSource
 from bridge_client.sources.own_epoch import OwnEpoch
 from bridge_client.store.sqlite import SqliteStore
@@ -21,6 +23,24 @@ from tests.support.foreign_server import ForeignServer, foreign_server
 from tests.support.running_api import TOKEN, running_api
 
 DEADLINE = 15
+
+
+class Away:
+    """A server that can be away, in two ways, and back where it was."""
+
+    def __init__(self, server: ForeignServer, running: AsyncExitStack, how: str) -> None:
+        self._server, self._running, self._how = server, running, how
+
+    async def leave(self) -> None:
+        if self._how == "gone":
+            await self._running.aclose()
+        else:
+            self._server.failure = web.Response(status=503)
+
+    async def back(self) -> None:
+        if self._how == "gone":
+            await self._running.enter_async_context(foreign_server(self._server))
+        self._server.failure = None
 
 
 async def ids(source: HttpSource, after: int = 0) -> list[int]:
@@ -230,3 +250,53 @@ async def test_a_restored_server_is_noticed_though_it_grew_again(tmp_path: Path,
             await source.wait(5)
         await source.head()
         assert (await ids(source))[:2] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["gone", "failing"])
+async def test_a_server_that_says_nothing_is_known_again_by_its_last_event(tmp_path: Path, how: str) -> None:
+    """It was restored while it was away, and has outgrown its old end before anybody looked."""
+    server = ForeignServer()
+    server.says_latest = False
+    async with AsyncExitStack() as stack, AsyncExitStack() as running:
+        await running.enter_async_context(foreign_server(server))
+        away = Away(server, running, how)
+        source = await stack.enter_async_context(http_source(server.url, tmp_path))
+        for n in range(1, 6):
+            server.add(n, text="before")
+        server.add(6, text="a part", type="partial")
+        assert await ids(source) == [1, 2, 3, 4, 5, 6]
+        before = source.epoch
+        await away.leave()
+        assert await source.page(6) == []
+        await away.back()
+        server.add(7)
+        assert await ids(source, 6) == [7]
+        assert source.epoch == before, "it is the one it was"
+        await away.leave()
+        assert await source.page(7) == []
+        del server.events[2:]
+        for n in range(3, 10):
+            server.add(n, text="after")
+        await away.back()
+        assert await source.page(7) == []
+        assert source.epoch != before
+        await source.head()
+        assert await ids(source) == list(range(1, 10))
+
+
+async def test_what_was_acknowledged_tells_a_server_that_was_restored_while_nobody_looked(tmp_path: Path) -> None:
+    def digest(event: SourceEvent) -> str:
+        return sha256(event.data).hexdigest()
+
+    async with foreign_server() as server, http_source(server.url, tmp_path) as source:
+        server.add(1)
+        server.add(2, type="partial")
+        server.add(3)
+        one, two, three = await read(source, 0)
+        assert [await source.knows(event.event_id, digest(event)) for event in (one, two, three)] == [True] * 3
+        assert await source.knows(3, digest(one)) is False
+        assert await source.knows(2, digest(one)) is None, "parts are merged, and others by the next answer"
+        assert await source.knows(4, digest(one)) is None, "it may have been removed"
+        server.epoch = "its own"
+        assert await source.page(3) == []
+        assert await source.knows(3, digest(one)) is None, "it says itself when it lives another life"
