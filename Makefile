@@ -6,6 +6,8 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	$(call usable,$$name) && { echo $$name; break; }; done)
 ARGS ?=
 FUZZ_SECONDS ?= 600
+# Tests wait as much as they compute: one more of them at a time than there are cores.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # A directory is rebuilt when its lock file changes: the name of the stamp inside it is a checksum of that file.
 sum = $(shell cat $(1) 2>/dev/null | cksum | cut -d' ' -f1)
@@ -30,7 +32,7 @@ run: $(EDITABLE) ## start a hub, a home with a sample agent, and an app on this 
 	@exec .venv/bin/python -m deploy.local $(ARGS)
 
 test: $(EDITABLE) $(CLIENTS) $(JS_IF_NPM) ## run the whole suite (ARGS="-k resume" for a part of it)
-	@exec .venv/bin/python -m pytest --numprocesses auto --dist loadgroup $(ARGS)
+	@exec .venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 soak: $(EDITABLE) ## run the long forms of tests, which `make test` leaves out (minutes)
 	@exec .venv/bin/python -m pytest -m soak $(ARGS)

@@ -156,12 +156,12 @@ class Group:
         if self._window_bytes > self._topic.hub.segment_bytes:
             leaving += self._taken()
         if self._window:
-            self._topic.windows.add(self)
+            self._topic.windows[self] = None
             if self._timer is None:
                 wait = self._topic.hub.merge_window
                 self._timer = asyncio.get_running_loop().call_later(wait, self._window_ended)
         else:
-            self._topic.windows.discard(self)
+            self._topic.windows.pop(self, None)
         return leaving
 
     def _taken(self) -> list[Message]:
@@ -177,12 +177,12 @@ class Group:
 
     def close_window(self) -> int:
         """Send what waits; the number of deliveries."""
-        self._topic.windows.discard(self)
+        self._topic.windows.pop(self, None)
         return self._send(self._taken())
 
     def ended(self) -> None:
         """Nobody is left in the group."""
-        self._topic.windows.discard(self)
+        self._topic.windows.pop(self, None)
         self._window = []
         if self._timer is not None:
             self._timer.cancel()
@@ -247,7 +247,7 @@ class Topic:
         self.pending: list[Message] = []
         self.listeners: dict[Listener, None] = {}
         self.hub = hub
-        self.windows: set[Group] = set()
+        self.windows: dict[Group, None] = {}
         """The groups in whose windows something waits."""
         self._groups: dict[tuple[Form, Filter], Group] = {}
 

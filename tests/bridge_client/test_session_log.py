@@ -19,13 +19,14 @@ from bridge_client.session_log import EventIdTaken, Sequenced, stream_session_ev
 from bridge_client.store.group_commit import _LATEST, _REPEATED
 from bridge_client.store.memory import MemoryStore
 from bridge_client.store.sqlite import SqliteStore
-from bridge_client.store.sqlite_file import SCHEMA_VERSION
 from bridge_client.store.sqlite_log import SqliteSessionLog, page_query
 from bridge_client.store.waiters import Wanted
 from tests.support.old_stores import make_old
 from tests.support.virtual_time import settle, virtual_time
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PLACES = 6
+"""The version of files from which on events have their places."""
 
 
 class Reads(MemoryStore):
@@ -261,7 +262,7 @@ async def test_no_query_scans_the_table(tmp_path: Path) -> None:
     assert [line for lines in found.values() for line in lines if "TEMP B-TREE" in line] == []
 
 
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+@pytest.mark.parametrize("version", range(1, PLACES))
 async def test_an_old_files_events_get_their_places(tmp_path: Path, version: int) -> None:
     def text(number: int, **members: Any) -> bytes:
         return json.dumps({"event_id": str(number), **members}).encode()

@@ -119,7 +119,7 @@ class HubActor(Actor):
         super().__init__(world, name)
         self.settings = settings
         self.hub: Hub | None = None
-        self._ends: dict[int, float] = {}  # of its processes that were never frozen
+        self._ends: dict[Process, float] = {}  # of its processes that were never frozen
 
     async def main(self, process: Process) -> None:
         config = Config(port=PORT, auto_enrol=False, state_dir=self.world.folder, **self.settings)
@@ -143,7 +143,7 @@ class HubActor(Actor):
         """Whether what it was told then must be known still: to this process, or written by it before its end."""
         if process is self.process:
             return True
-        end = self._ends.get(id(process))
+        end = None if process is None else self._ends.get(process)
         return end is not None and end - at > 3 * WRITE_SECONDS
 
     def ended(self, jobs: Any, *, power: bool) -> None:
@@ -151,7 +151,7 @@ class HubActor(Actor):
         self.world.hub_forgot()
         process = self.process
         if process is not None and not process.was_frozen:
-            self._ends[id(process)] = self.world.loop.time()
+            self._ends[process] = self.world.loop.time()
 
 
 class HomeActor(Actor):
