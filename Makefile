@@ -32,7 +32,7 @@ run: $(EDITABLE) ## start a hub, a home with a sample agent, and an app on this 
 	@exec .venv/bin/python -m deploy.local $(ARGS)
 
 test: $(EDITABLE) $(CLIENTS) $(JS_IF_NPM) ## run the whole suite (ARGS="-k resume" for a part of it)
-	@exec .venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	@exec .venv/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 soak: $(EDITABLE) ## run the long forms of tests, which `make test` leaves out (minutes)
 	@exec .venv/bin/python -m pytest -m soak $(ARGS)

@@ -116,7 +116,6 @@ def run(*command: str | Path, **options: Any) -> str:
     return done.stdout
 
 
-@pytest.mark.xdist_group("wheel")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_wheel_has_the_programs(installed: Path, program: str, tmp_path: Path) -> None:
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
@@ -125,7 +124,6 @@ def test_the_wheel_has_the_programs(installed: Path, program: str, tmp_path: Pat
     assert f"Usage: {program}" in run(installed / program, "--help", cwd=tmp_path)
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_wheel_holds_every_file_of_the_packages(installed: Path, tmp_path: Path) -> None:
     code = "import bridge_server, pathlib; print(pathlib.Path(bridge_server.__file__).parent.parent)"
     site = Path(run(installed / "python", "-c", code, cwd=tmp_path).strip())
@@ -164,7 +162,6 @@ def test_the_image_pins_everything_that_the_wheel_needs() -> None:
     assert "pip install --no-cache-dir --no-deps ." in lines[1]
 
 
-@pytest.mark.xdist_group("wheel")
 @pytest.mark.requires("unshare", "setpriv", "mount")
 async def test_the_hub_needs_no_writable_system_and_no_rights(installed: Path, tmp_path: Path) -> None:
     """Read-only root, no capabilities, no new privileges, as deploy/compose.yaml has it: only its state is written."""
