@@ -328,7 +328,6 @@ class App(Actor):
             world.truth,
             since,
             sees,
-            merges=world.profile.merging or self.wishes.get("partials") == "merged",
             moves_along=self.moves_along,
         )
         self.token = world.device()

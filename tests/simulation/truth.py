@@ -148,17 +148,15 @@ class State:
 class Account:
     """What one app was given. `since` None: it began live.
 
-    `merges`: parts of texts may come merged, or not at all if their whole does. `moves_along`: as long as it names no
-    cursor it may find itself in another epoch, which it is told, but not what it misses there.
+    Parts of texts may come merged, or not at all if their whole does: to who asked for that, and to who is slow.
+    `moves_along`: as long as it names no cursor it may find itself in another epoch, which it is told, but not what it
+    misses there.
     """
 
-    def __init__(
-        self, name: str, truth: Truth, since: int | None, sees: Sees, *, merges: bool = False, moves_along: bool = True
-    ) -> None:
+    def __init__(self, name: str, truth: Truth, since: int | None, sees: Sees, *, moves_along: bool = True) -> None:
         self.name = name
         self.sees = sees
         self.live_only = since is None
-        self.merges = merges
         self.merged = 0
         self._moves_along = moves_along
         self.gaps: list[Told] = []
@@ -207,7 +205,7 @@ class Account:
         """Whether this may come next in this life."""
         if life.data.get(event_id) == data and (place is None or life.next(place, self.sees) == event_id):
             return True
-        return self.merges and event_id in life.data and life.stands_for(place, event_id, data, self.sees)
+        return event_id in life.data and life.stands_for(place, event_id, data, self.sees)
 
     def rewind(self, place: int | None, epochs: Collection[str] = ()) -> None:
         """The app asks for everything behind `place` again; in one of these epochs, if it says which."""
