@@ -25,7 +25,7 @@ class Transport(Protocol):
         """What makes one message wire bytes: the same function for all connections that read alike."""
 
     def unsent(self) -> int:
-        """Bytes written that the operating system has not taken yet; 0 when that can't be known."""
+        """Bytes written that the peer has not taken yet, as far as that can be known."""
 
     def pause_reading(self) -> None:
         """Take nothing more from the other side until `resume_reading`."""

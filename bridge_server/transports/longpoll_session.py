@@ -19,6 +19,7 @@ from bridge_server.peer import Peer
 from bridge_server.transports import longpoll_wire as wire
 from bridge_server.transports.handshake import Mount
 from bridge_server.transports.port import Port
+from bridge_server.transports.taken import untaken
 from protocol.codec import Encoded
 from protocol.errors import MalformedMessage
 
@@ -134,7 +135,7 @@ class Session:
         if self._poll is not None:
             if now >= self._deadline and not self._batch:
                 self._end_poll()
-        elif self.writing is not None and (unsent := self.writing.get_write_buffer_size()) < self._unsent:
+        elif self.writing is not None and (unsent := untaken(self.writing)) < self._unsent:
             self._unsent, self._last_poll = unsent, now  # a slow client that is fetching its answer is no idle one
         elif now - self._last_poll >= self.mount.poll_window * PATIENCE:
             self.close(1001, "idle")

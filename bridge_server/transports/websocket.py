@@ -22,6 +22,7 @@ from bridge_server.peer import Peer
 from bridge_server.transports.deflate import DeflatedFrame, inflate, wrapper
 from bridge_server.transports.handshake import Mount
 from bridge_server.transports.shortcut import Shortcut
+from bridge_server.transports.taken import untaken
 from protocol.codec import Encoded
 from protocol.errors import ProtocolError
 
@@ -242,7 +243,7 @@ class WebSocketDriver(asyncio.Protocol):
 
     def unsent(self) -> int:
         """See the contract."""
-        return self._transport.get_write_buffer_size()
+        return untaken(self._transport)
 
     def pause_reading(self) -> None:
         """See the contract."""
