@@ -141,6 +141,12 @@ def _much_free(file: sqlite3.Connection) -> bool:
 def _extent(file: sqlite3.Connection, path: Path) -> Extent:
     last, events, size = file.execute("SELECT max(id), sum(events), sum(size) FROM event_marks").fetchone()
     more, tail = file.execute("SELECT count(*), sum(length(data)) FROM events WHERE id > ?", (last or 0,)).fetchone()
+    # Of what the first mark counted, a part may be gone.
+    for first, events_then, size_then in file.execute("SELECT id, events, size FROM event_marks ORDER BY id LIMIT 1"):
+        left, bytes_left = file.execute(
+            "SELECT count(*), coalesce(sum(length(data)), 0) FROM events WHERE id <= ?", (first,)
+        ).fetchone()
+        events, size = events + left - events_then, size + bytes_left - size_then
     oldest = _one(file, "SELECT min(id) FROM events")
     row = file.execute("SELECT at FROM event_marks WHERE id >= ? ORDER BY id LIMIT 1", (oldest or 0,)).fetchone()
     page: int = _one(file, "PRAGMA page_size")

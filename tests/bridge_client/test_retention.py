@@ -158,6 +158,9 @@ async def test_what_the_hub_has_not_acknowledged_stays(
     await publish(store, 1_100)
     await keeper(store, clock, lambda: acked, size=1).run_once()
     assert (await ids(store))[0] == left, "the acknowledged event itself is the mark by which the store is known"
+    held = await store.list(limit=10_000)
+    extent = (await SqliteRetention(store).outlook(Rules(size=1), clock.now)).extent
+    assert (extent.events, extent.size) == (len(held), sum(len(one.data) for one in held)), "also within a mark"
 
 
 async def test_A95_what_a_running_request_needs_stays_and_sessions_with_their_cursors_too(
