@@ -228,7 +228,8 @@ class V2:
         if isinstance(response, Binary):
             return Encoded(_pack(1, (join_ref, ref, topic, status), response.data), True)
         head = _encode((join_ref, ref, topic, REPLY))[:-1]
-        return Encoded(b'%b,{"status":%b,"response":%b}]' % (head, _encode(status), bytes(response)))
+        said = b'"ok"' if status == "ok" else _encode(status)
+        return Encoded(b'%b,{"status":%b,"response":%b}]' % (head, said, bytes(response)))
 
 
 Codec = type[V1] | type[V2]

@@ -70,7 +70,7 @@ class ServerChannel(Channel):
     While it is the home's holder, its events enter the live tier and go out to the apps.
     """
 
-    __slots__ = ("_clock", "_config", "_events_topic", "_home", "_homes", "_hub")
+    __slots__ = ("_clock", "_config", "_events_topic", "_home", "_homes", "_hub", "_last")
 
     _home: Home
 
@@ -80,6 +80,7 @@ class ServerChannel(Channel):
         self._homes = homes
         self._config = config
         self._clock = clock
+        self._last: tuple[str, int] | None = None  # the head, as it was last acknowledged: mostly what is named next
 
     def join(self, payload: Payload) -> Joined:
         """`{protocol, epoch, head_id, name, instance, backfill}` → where to go on, and the limits."""
@@ -189,7 +190,13 @@ class ServerChannel(Channel):
         if home.holder is not self:
             return self._refused("stale_link")
         try:
-            previous = prev_id if prev_id is UNSET or prev_id is None else event_id.parse(prev_id)
+            last = self._last
+            if prev_id is UNSET or prev_id is None:
+                previous: int | None | UnsetType = prev_id
+            elif last is not None and prev_id == last[0]:
+                previous = last[1]
+            else:
+                previous = event_id.parse(prev_id)
             for raw in events:
                 data = bytes(raw)
                 first = home.log is None
@@ -205,8 +212,12 @@ class ServerChannel(Channel):
             return self._refused("bad_push", message="prev_id is not an event id")
         except Refused as refusal:
             return self._refused(refusal.reason, **refusal.details)
-        head = b"null" if home.head is None else b'"%d"' % home.head
-        return Reply("ok", Raw(b'{"acked_id":%b}' % head))
+        head = home.head
+        if head is None:
+            return Reply("ok", Raw(b'{"acked_id":null}'))
+        shown = str(head)
+        self._last = (shown, head)
+        return Reply("ok", Raw(b'{"acked_id":"%b"}' % shown.encode()))
 
     def _take_page(self, page: _Page) -> Reply:
         home = self._home
