@@ -99,7 +99,7 @@ def redeem(code: str, name: str, out: Path | None, as_json: bool, **options: Any
     config = Config.from_env(**options)
     path = out or config.state_dir / "app-credential.json"
     if path.exists() or path.is_symlink():
-        fail(f"{path} exists: this terminal is paired already; --out names another file")
+        fail(f"{path} exists: this terminal is paired already. Remove it if it was revoked, or name another with --out")
     run(_told(_redeem(config, code, name, path, as_json)))
 
 

@@ -269,6 +269,6 @@ def _refusal(hub_url: str, status: int, data: bytes) -> Exception:
         return kind(f"{hub_url} answered {status} without a reason that is known; is it a hub of this version?")
     text = known.meaning
     if error.retry_after_ms is not None:
-        text = f"too much for now; try again in {max(1, round(error.retry_after_ms / 1000))} s"
+        text = f"too many codes are open, or were tried; try again in {max(1, round(error.retry_after_ms / 1000))} s"
     kind = HubUnreachable if known.status >= 500 else PairingFailed
     return kind(f"{text} ({error.code})", error.code)
