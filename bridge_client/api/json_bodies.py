@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from bridge_client import session_rules as rules
-from bridge_client.api import ApiError
+from bridge_client.api import ApiError, parameters
 from bridge_client.api.patience import BODY_SECONDS
 from protocol.codec import MAX_EVENT_DEPTH, open_json
 from protocol.errors import ProtocolError
@@ -33,7 +33,8 @@ async def read(request: web.Request, kind: type[T]) -> T:
     try:
         return open_json(msgspec.json.Decoder(kind), text or b"{}", MAX_EVENT_DEPTH - 4)
     except ProtocolError as error:
-        raise ApiError(400, "bad_body", error.reason) from None
+        reason = error.reason if text else f"a JSON body is needed: {error.reason}"
+        raise ApiError(400, "bad_body", reason) from None
 
 
 def answer(members: Mapping[str, Any], status: int = 200) -> web.Response:
@@ -52,7 +53,7 @@ def session_of(request: web.Request) -> str:
 
 def flag(request: web.Request, name: str) -> bool:
     """A parameter that is `true` or `false`, the default. Raises ApiError."""
-    text = request.query.get(name, "false")
+    text = parameters.read(list(request.query.items()), (name,)).get(name, "false")
     if text not in ("true", "false"):
         raise ApiError(400, "bad_parameter", f"{name} is {text[:40]!r}; it may be true or false", parameter=name)
     return text == "true"

@@ -220,3 +220,9 @@ async def test_a_body_that_does_not_come_ends_the_wait(home: Home, path: str, mo
             writer.write(f"{head}Content-Type: application/json\r\n{rest}".encode())
             assert told in await reader.readline()
             writer.close()
+
+
+@OWNERS
+async def test_a_flag_given_twice_is_refused(home: Home, path: str) -> None:
+    query = "include_terminal=true&include_terminal=true"
+    assert await home.refused("GET", f"{path}?{query}") == (400, "bad_parameter")
