@@ -100,6 +100,7 @@ class Draft(Struct, forbid_unknown_fields=True, kw_only=True):
     """What a producer says of a notification."""
 
     title: Annotated[str, Meta(min_length=1, max_length=MAX_TITLE)]
+    """One line: line breaks become spaces."""
     body: Annotated[str, Meta(max_length=MAX_BODY)] = ""
     severity: Literal["info", "success", "warning", "error"] = "info"
     key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY)] | None = None
@@ -131,7 +132,15 @@ _ENDING: Final = msgspec.json.Decoder(Ending)
 
 def read_draft(text: bytes) -> Draft:
     """Raises BadNotification."""
-    return _read(_DRAFT, text)
+    if not text:
+        raise BadNotification("a JSON body is needed, with a title")
+    said = _read(_DRAFT, text)
+    lines = said.title.splitlines()
+    if len(lines) != 1 or lines[0] != said.title:
+        said.title = " ".join(filter(None, map(str.strip, lines)))
+        if not said.title:
+            raise BadNotification("$.title: it has nothing but line breaks")
+    return said
 
 
 def read_ending(text: bytes) -> Ending:

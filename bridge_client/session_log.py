@@ -98,8 +98,9 @@ async def stream_session_events(
 
     Reads `limit` at a time, no page before the one before it is consumed. When there is nothing, sleeps
     `poll_interval_ms` between two reads; with `wait_timeout_ms` the store waits instead, and this sleeps only if it
-    came back early. Go on after a break with the last `sequence_number` as `after`. Raises what `get_events` raises,
-    and ValueError for an interval below 1.
+    came back early. Go on after a break with the last `sequence_number` as `after`. Events that were removed before
+    they were read are passed over: without a filter that shows as a number that is not the next one. Raises what
+    `get_events` raises, and ValueError for an interval below 1.
     """
     if poll_interval_ms < 1:
         raise ValueError(f"poll_interval_ms must be at least 1, not {poll_interval_ms}")

@@ -296,6 +296,8 @@ class Hub:
             reason = loopback.check_request(request.headers.items(), hosts, own, link=link)
             if reason is not None:
                 return error(reason)
+            if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+                return error("unsupported_media_type")
             try:
                 return await handler(request)
             except web.HTTPException as answer:

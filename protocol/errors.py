@@ -214,7 +214,7 @@ API_ERRORS = {
         ApiError("expired", 410, "the code is right but no longer serves; ask for a new one", False),
         ApiError("reused", 410, "the code is right but was redeemed already; ask for a new one", False),
         ApiError("too_large", 413, "the body is longer than 4096 bytes", False),
-        ApiError("unsupported_media_type", 415, "bodies are application/json", False),
+        ApiError("unsupported_media_type", 415, "bodies are application/json, without a Content-Encoding", False),
         ApiError("rate_limited", 429, "too often; `retry_after_ms` says when to come back", True),
         ApiError("internal", 500, "the hub failed; its log says why", True),
         ApiError("overloaded", 503, "the hub has too much to do; Retry-After says when to come back", True),

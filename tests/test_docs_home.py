@@ -38,6 +38,7 @@ from bridge_client.retention import Extent, Rules
 from bridge_client.retention_report import Outlook
 from bridge_client.sources.store import StoreSource
 from bridge_client.store.sqlite import SqliteStore
+from bridge_client.store.sqlite_retention import SqliteRetention
 from tests.docs_help import every_command, said, shown
 from tests.support.running_api import TOKEN
 from tests.support.running_home import running_home
@@ -234,6 +235,10 @@ async def test_the_shell_examples_of_a_sessions_events_work(tmp_path: Path) -> N
         for type in ("run_started", "tool_call_completed", "tool_call_completed"):
             await home.store.publish({"type": type, "session_id": "s", "run_id": "run-1"})
         answers = await answers_of(localised(script, tmp_path, home.api.url))
+        await home.store.publish({"type": "note"})
+        stock = SqliteRetention(home.store)
+        await stock.mark(1_000_000.0)
+        await stock.remove((await stock.marks())[-1], 3)
         reset = (await home.ask("/sessions/s/events?after=9")).json()
     assert [[one["sequence_number"] for one in answer["events"]] for answer in answers] == [[1, 2, 3], [2], [2, 3], []]
     assert answers[0]["events"][0]["event"]["type"] == "run_started"

@@ -4,6 +4,7 @@
     events.py    GET /events: pages of the store, and waiting for the next event
     sessions.py, notifications.py    /sessions and what is below, /application/notifications
     session_events.py    GET /sessions/{session_id}/events: a session's events by their places in it
+    patience.py    how long a request may take to come
     status.py    GET /status: how far forwarding has come
 
 Every request passes the same gate before it is routed: `Host` and `Origin` name this machine or an origin the owner

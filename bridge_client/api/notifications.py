@@ -7,7 +7,7 @@ from aiohttp import web
 
 from bridge_client import notification_rules as rules
 from bridge_client.api import ApiError
-from bridge_client.api.json_bodies import answer, flag, session_of
+from bridge_client.api.json_bodies import answer, flag, session_of, text_of
 from bridge_client.api.sessions import explain as explain_session
 from bridge_client.notifications import Notifications, SessionNotifications
 from bridge_client.session_rules import SessionError
@@ -50,14 +50,14 @@ class NotificationRoutes:
         return answer({"notifications": found})
 
     async def create(self, request: web.Request) -> web.Response:
-        said = rules.read_draft(await request.read())
+        said = rules.read_draft(await text_of(request))
         said.source = said.source or {"kind": "api"}
         outcome = await self._of(request).create(said)
         return answer({"notification": outcome.record}, 201 if outcome.verb == "created" else 200)
 
     def _ending(self, status: str) -> Handler:
         async def end(request: web.Request) -> web.Response:
-            said = rules.read_ending(await request.read())
+            said = rules.read_ending(await text_of(request))
             record = await self._of(request).end(request.match_info["notification_id"], status, said)
             return answer({"notification": record})
 

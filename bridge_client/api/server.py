@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler
 
 from bridge_client import local_token
 from bridge_client.api import PROGRAM, ApiError
-from bridge_client.api.unreadable import HttpConnection
+from bridge_client.api.patience import HEAD_SECONDS, PatientConnection
 from bridge_client.store import StoreError
 from protocol.loopback import LOOPBACK_NAMES, check_request, expected_hosts, normal_origin, own_origins
 
@@ -33,17 +33,25 @@ class Api:
 
     `host` is the address to listen on, `port` 0 any free one, None: it listens nowhere, and serves this process
     only. `origins` (in the form of `loopback.normal_origin`) are those of pages elsewhere that may ask and read the
-    answers. Raises OSError when it can't listen.
+    answers. `head_seconds` is how long the head of a request may take. Raises OSError when it can't listen.
     """
 
     def __init__(
-        self, routes: Iterable[web.RouteDef], token: str, *, host: str, port: int | None, origins: Iterable[str] = ()
+        self,
+        routes: Iterable[web.RouteDef],
+        token: str,
+        *,
+        host: str,
+        port: int | None,
+        origins: Iterable[str] = (),
+        head_seconds: float = HEAD_SECONDS,
     ) -> None:
         self._routes = [web.get("/health", _health), *routes]
         self._token = token
         self._host = host
         self._listed = frozenset(origins)
         self._wanted = port
+        self._head_seconds = head_seconds
         self._listening: asyncio.Server | None = None
         self.port = 0
         self.url = ""
@@ -85,10 +93,19 @@ class Api:
         """The server's end of one more connection, whatever carries it."""
         server = self._runner.server
         assert server is not None
-        return HttpConnection(server, _http_log)
+        return PatientConnection(server, _http_log, self._head_seconds)
 
     @web.middleware
     async def _gate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, PatientConnection)
+        connection.begun()
+        try:
+            return await self._answer(request, handler)
+        finally:
+            connection.done()
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._admit(request)
             if request.method == "OPTIONS":
@@ -117,6 +134,9 @@ class Api:
         typed = "Content-Type" in request.headers or request.can_read_body
         if request.method not in ("GET", "HEAD") and typed and request.content_type != "application/json":
             raise ApiError(415, "bad_content_type", "a body must be application/json")
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            raise ApiError(415, "unsupported_encoding", "a body is plain JSON, without a Content-Encoding")
         given = request.headers.getall("Authorization", [])
         scheme, _, token = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
         if scheme.lower() != "bearer" or not local_token.same(token.strip(), self._token):

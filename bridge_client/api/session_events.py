@@ -1,8 +1,10 @@
 """`GET /sessions/{session_id}/events`: a session's events by their places in it (rows B50 to B59, B125).
 
 An answer is `{"events": [{"sequence_number", "event"}...], "latest_sequence", "epoch"}`, with `"reset": true` when
-`after` lies beyond the session, whose store was replaced or restored: the events are then those from its start. Each
-`event` is the very bytes that the store holds. Nothing is compacted: places would be missing.
+`after` lies beyond the session, whose store was replaced or restored: the events are then those from its start. It has
+`"expired": true` and `"floor"` when retention has removed events behind `after`: those up to the place `floor` are
+gone, and the answer comes at once. Each `event` is the very bytes that the store holds. Nothing is compacted: places
+would be missing.
 """
 
 import re
@@ -21,7 +23,7 @@ from protocol.event_id import MAX_EVENT_ID
 NAMES: Final = ("after", "before", "run_id", "type", "since", "limit", "wait_timeout_ms")
 
 _DIGITS: Final = len(str(MAX_EVENT_ID))
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 _encode: Final = msgspec.json.encode
 
 
@@ -72,17 +74,31 @@ class SessionEvents:
 
     async def answer(self, session_id: str, query: Query) -> bytes:
         """The answer's JSON text; waits up to `query.wait_timeout_ms` for a first event that matches."""
-        reset = query.after > await self._log.get_latest_sequence(session_id)
+        known = await self._log.get_latest_sequence(session_id)
+        reset = query.after > known
         if reset:
             query = query._replace(after=0, wait_timeout_ms=0)
-        events = await self._log.get_events(session_id, **query._asdict())
+        events = await self._log.get_events(session_id, **query._replace(wait_timeout_ms=0)._asdict())
+        # After the page: what was removed before it was read shows now, at the latest.
+        floor = await self._floor(session_id, query.after, known, events)
+        if not events and floor is None and query.wait_timeout_ms:
+            events = await self._log.get_events(session_id, **query._asdict())
         latest = await self._log.get_latest_sequence(session_id)  # read last: never below an event in the answer
-        return b'{"events":[%b],"latest_sequence":%d,"epoch":%b%b}' % (
+        return b'{"events":[%b],"latest_sequence":%d,"epoch":%b%b%b}' % (
             b",".join(map(_text, events)),
             latest,
             _encode(self._epoch()),
             b',"reset":true' if reset else b"",
+            b"" if floor is None else b',"expired":true,"floor":%d' % floor,
         )
+
+    async def _floor(self, session_id: str, after: int, known: int, found: Sequence[Sequenced]) -> int | None:
+        """The last place removed, None if none behind `after` is. Places have no gaps but those removal has left."""
+        if known <= after or (found and found[0].sequence_number == after + 1):
+            return None
+        left = await self._log.get_events(session_id, after=after, limit=1)
+        floor = left[0].sequence_number - 1 if left else known
+        return floor if floor > after else None
 
 
 def _text(event: Sequenced) -> bytes:

@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from bridge_client import session_rules as rules
-from bridge_client.api import ApiError
+from bridge_client.api import ApiError, parameters
 from bridge_client.api.json_bodies import answer, read, session_of
 from bridge_client.request_execution import RequestExecution
 from bridge_client.runners import Message, Runner
@@ -129,7 +129,7 @@ class SessionRoutes:
 
     async def listing(self, request: web.Request) -> web.Response:
         limit = _whole(request, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
-        found = await self._sessions.list(before=_cursor(request.query.get("before"), "before"), limit=limit)
+        found = await self._sessions.list(before=_cursor(_given(request, "before"), "before"), limit=limit)
         shown = [self._shown(record) for record in found]
         before = str(found[-1].cursor_event_id) if len(found) == limit else None
         return answer({"sessions": shown, "next_before": before, "epoch": self._epoch()})
@@ -144,7 +144,7 @@ class SessionRoutes:
             session_of(request),
             offset=_whole(request, "offset", 0, -rules.MAX_MESSAGES, rules.MAX_MESSAGES),
             limit=_whole(request, "limit", MAX_PAGE_MESSAGES, 1, MAX_PAGE_MESSAGES),
-            expected=_cursor(request.query.get(name), name),
+            expected=_cursor(_given(request, name), name),
         )
         about = {
             "session_id": page.record.session_id,
@@ -164,7 +164,7 @@ class SessionRoutes:
 
     async def modify(self, request: web.Request) -> web.Response:
         text = request.match_info["index"]
-        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        if not (text.isascii() and text.isdigit() and len(text) <= 9 and text == str(int(text))):
             raise rules.NoSuchMessage(f"{text[:40]!r} is no index of a message: a whole number, from 0 on")
         body = await read(request, NewContent)
         name = "expected_cursor_event_id"
@@ -268,6 +268,10 @@ def explain(error: Exception) -> ApiError:
     return ApiError(400, "bad_body", str(error))
 
 
+def _given(request: web.Request, name: str) -> str | None:
+    return parameters.read(list(request.query.items()), (name,)).get(name)
+
+
 def _cursor(text: str | None, name: str) -> int | None:
     try:
         return None if text is None else ids.parse(text)
@@ -276,7 +280,7 @@ def _cursor(text: str | None, name: str) -> int | None:
 
 
 def _whole(request: web.Request, name: str, default: int, least: int, most: int) -> int:
-    text = request.query.get(name)
+    text = _given(request, name)
     if text is None:
         return default
     digits = text.removeprefix("-")

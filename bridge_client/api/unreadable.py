@@ -18,10 +18,17 @@ class HttpConnection(web.RequestHandler):
 
     __slots__ = ()
 
-    def __init__(self, server: web.Server, logger: logging.Logger) -> None:
+    def __init__(self, server: web.Server, logger: logging.Logger, *, keepalive_timeout: float) -> None:
         # No line for each request: None means that, whatever the annotation says.
-        loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, access_log=None, logger=logger)  # type: ignore[arg-type]
+        # Bodies are not encoded here: none is unpacked, and one that says that it is is refused by its head.
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            logger=logger,
+            auto_decompress=False,
+            keepalive_timeout=keepalive_timeout,
+        )
 
     def handle_error(
         self,

@@ -123,6 +123,7 @@ def test_A120_A121_A122_each_change_has_its_event_and_each_event_its_model() -> 
     ("said", "where"),
     [
         ({"title": ""}, "title"),
+        ({"title": "\n \r\n"}, "title"),
         ({"title": "x" * 201}, "title"),
         ({"body": "x" * 4001}, "body"),
         ({"severity": "fatal"}, "severity"),
@@ -204,3 +205,10 @@ def test_a_session_has_a_bounded_number_of_active_ones_and_each_of_them_can_be_e
         put(json.loads(json.dumps(metadata)), 3, pad=100, room=size)
     put(metadata, 3, status="dismissed", pad=100, room=size)
     assert "n3" not in ids(metadata, include_terminal=True)  # there is no room to remember it, but it is over
+
+
+def test_a_title_is_one_line() -> None:
+    for title, line in (("a\r\n  b\n\nc\n", "a b c"), (" a  b ", " a  b "), ("a\u2028b", "a b")):
+        assert rules.draft({"title": title}).title == line
+    with pytest.raises(rules.BadNotification, match="a JSON body is needed"):
+        rules.read_draft(b"")

@@ -91,6 +91,9 @@ async def test_bodies_are_short_json(hub: Hub) -> None:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
             refused = await ask(hub, "POST", path, by, b"{}", Content_Type=kind)
             assert refused.error == (415, "unsupported_media_type")
+        for encoding in ("gzip", "deflate", "br", "zstd"):
+            refused = await ask(hub, "POST", path, by, b"{}", Content_Encoding=encoding)
+            assert refused.error == (415, "unsupported_media_type")
         assert (await ask(hub, "POST", path, by, b" " * (MAX_BODY + 1))).error == (413, "too_large")
 
         async def endless() -> AsyncIterator[bytes]:

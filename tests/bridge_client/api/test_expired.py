@@ -111,3 +111,30 @@ async def test_A24_a_session_whose_cursor_is_below_the_floor_is_told_and_goes_on
         answer = await home.events(session_id="old", since_id=answer["floor"])
         assert [event["type"] for event in answer["events"]] == ["message_appended", "checkpoint"]
         assert "expired" not in answer
+
+
+async def test_a_reader_of_a_session_is_told_which_of_its_places_are_gone(tmp_path: Path) -> None:
+    """B56, B125: never a silent gap, at once, whatever is asked for; and not again behind the floor."""
+    async with running_home(tmp_path) as home:
+        for number in range(12):
+            await home.store.publish({"type": "note", "session_id": "ab"[number % 2], "run_id": "r"})
+        await home.store.publish({"type": "note"})
+        await prune(home.store, 7)  # three of each session
+
+        async def ask(query: str, session_id: str = "a") -> tuple[list[int], Any, Any]:
+            async with asyncio.timeout(DEADLINE):
+                answer = (await home.ask(f"/sessions/{session_id}/events?{query}")).json()
+            return [one["sequence_number"] for one in answer["events"]], answer.get("expired"), answer.get("floor")
+
+        assert await ask("after=1&before=3&wait_timeout_ms=25000") == ([], True, 3)
+        assert await ask("type=other&wait_timeout_ms=25000") == ([], True, 3)
+        assert await ask("run_id=r&after=2&limit=1") == ([4], True, 3)
+        assert await ask("after=3") == ([4, 5, 6], None, None)
+        assert await ask("after=3&before=4") == ([], None, None)
+        assert await ask("after=3&type=other") == ([], None, None)
+        assert await ask("after=9") == ([4, 5, 6], True, 3)
+        assert await ask("after=6") == ([], None, None)
+        assert await ask("", "nobody") == ([], None, None)
+        await prune(home.store, 13)
+        assert await ask("wait_timeout_ms=25000") == ([], True, 6)
+        assert await ask("after=6") == ([], None, None)

@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from io import BytesIO
 
 import aiohttp
@@ -112,6 +113,39 @@ async def test_a_body_is_json(client: ApiClient, kind: str) -> None:
     for body in (b"", b"a=b"):
         answer = await client.ask("/events", method="POST", headers={"Content-Type": kind}, data=body)
         assert (answer.status, answer.json()["error"]["code"]) == (415, "bad_content_type")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "x"])
+async def test_a_body_is_not_encoded(client: ApiClient, encoding: str, caplog: pytest.LogCaptureFixture) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    for path in ("/events", "/nothing/here"):
+        answer = await client.ask(path, method="POST", headers=headers, data=b"{}")
+        assert (answer.status, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+    answer = await client.ask("/nothing/here", method="POST", headers={**headers, "Content-Encoding": "Identity"})
+    assert answer.status == 404
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_request_that_stops_in_its_head_is_let_go_and_no_other() -> None:
+    begun = [b"", b"GET /eve", b"GET /events HTTP/1.1\r\nHost: localhost\r\n"]
+    asked = "GET /events?since_id=0&wait_timeout_ms=300"
+    whole = f"{asked} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    async with running_api(MemoryStore(), head_seconds=0.1) as client, asyncio.timeout(10):
+        for text in begun:
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.api.port)
+            writer.write(text)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.api.port)
+        for _ in range(2):  # an answer may take longer than a head
+            writer.write(whole.encode())
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            await reader.readuntil(b'"latest_event_id":"0"}')
+        writer.write(begun[1])
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_every_error_looks_alike(client: ApiClient) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from bridge_client import notification_rules as rules
+from bridge_client.api import json_bodies
 from bridge_client.runners import Context
+from tests.support.running_api import TOKEN
 from tests.support.running_home import Home, running_home
 from tests.support.scripted_runner import ScriptedRunner, reply
 
@@ -203,3 +205,24 @@ async def test_changes_that_meet_are_all_made(home: Home) -> None:
     told = [event for event in await home.told() if "notification" in event]
     assert len(told) == 20
     assert json.dumps(told).count('"model_visibility": "hidden"') == 20
+
+
+@pytest.mark.parametrize("path", ["/sessions", APPLICATION])
+async def test_a_body_that_does_not_come_ends_the_wait(home: Home, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_bodies, "BODY_SECONDS", 0.1)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    async with asyncio.timeout(10):
+        for rest, told in (
+            ("Content-Length: 9\r\n\r\n{", b" 408 "),
+            ("Transfer-Encoding: chunked\r\n\r\nx\r\n", b" 400 "),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", home.api.port)
+            writer.write(f"{head}Content-Type: application/json\r\n{rest}".encode())
+            assert told in await reader.readline()
+            writer.close()
+
+
+@OWNERS
+async def test_a_flag_given_twice_is_refused(home: Home, path: str) -> None:
+    query = "include_terminal=true&include_terminal=true"
+    assert await home.refused("GET", f"{path}?{query}") == (400, "bad_parameter")

@@ -61,7 +61,13 @@ async def test_B53_B57_since_takes_times_as_people_write_them(home: Home) -> Non
     for minute in range(3):
         at = f"2026-05-04T12:0{minute}:00Z"
         await home.store.publish({"type": "t", "session_id": "s", "run_id": "r", "timestamp": at})
-    for since in ("2026-05-04T12:01:00Z", "2026-05-04T14:01+02:00", "2026-05-04T14:01:00 02:00", "2026-05-04 12:01"):
+    for since in (
+        "2026-05-04T12:01:00Z",
+        "2026-05-04T14:01+02:00",
+        "2026-05-04T14:01:00 02:00",
+        "2026-05-04 12:01",
+        "2026-05-04T12:00:30.123456789Z",
+    ):
         assert numbers(await events(home, since=since, run_id="r", type="t", after=0)) == [2, 3], since
     assert numbers(await events(home, since="2026-05-05")) == []
 

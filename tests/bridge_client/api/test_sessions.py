@@ -385,3 +385,26 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path, runner: Scrip
         assert await home.do("GET", "/sessions/s/messages") == before
         assert [message["content"] for message in before["messages"]] == ["hi", "Hello"]
         assert (await home.sessions.history("s"))[1][0] == Message(role="user", content="hi")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("?limit=1&limit=2", "?before=1&before=2", "/s/messages?offset=0&offset=0", "/s/messages?limit=1&limit=2"),
+        "/s/messages?expected_cursor_event_id=1&expected_cursor_event_id=1",
+    ],
+)
+async def test_a_parameter_given_twice_is_refused(home: Home, query: str) -> None:
+    await home.create()
+    assert await home.refused("GET", f"/sessions{query}") == (400, "bad_parameter")
+
+
+async def test_an_index_has_one_spelling_and_a_body_that_is_missing_is_said_to_be(home: Home) -> None:
+    await home.create()
+    await home.append("one")
+    for index in ("00", "+0", "0x0", "\u0660"):
+        found = await home.refused("PATCH", f"/sessions/s/messages/{index}", {"content": "x"})
+        assert found == (404, "no_such_message")
+    answer = await home.ask("/sessions/s/messages", method="POST", headers={"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert answer.json()["error"]["message"].startswith("a JSON body is needed")
