@@ -45,6 +45,7 @@ from bridge_client.runners import Runner
 from bridge_client.runners.chat_stream import Endpoint
 from bridge_client.runners.command import KNOWN, Command, CommandRunner
 from bridge_client.runners.echo import EchoRunner
+from bridge_client.runners.groups import ProcessGroups
 from bridge_client.runners.json_lines import FORMATS
 from bridge_client.runners.one_off import OneOff
 from bridge_client.runners.openai import Model, OpenAIRunner
@@ -194,6 +195,7 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             notes = SessionNotifications(sessions, clock)
             locks = RequestLocks(config.locks_path)
             requests = RequestExecution(sessions, store, clock, notify=notes.tell, elsewhere=locks.held)
+            await ProcessGroups(config.groups_path).end_left(clock)  # before a session is free for the next program
             await requests.recover()
             tasks.append(asyncio.create_task(requests.keep_recovering()))
             stock, rules = SqliteRetention(store), config.retention
@@ -260,9 +262,10 @@ def runner(config: Config) -> Runner | None:
             format = config.runner_format
             if format is not None and format not in FORMATS:
                 raise BadConfig(f"runner_format = {format!r}: is none of {', '.join(FORMATS)}")
-            return CommandRunner(Command(words, resume, format, config.runner_dir), limits=limits)
+            command = Command(words, resume, format, config.runner_dir)
         case known:
-            return CommandRunner(KNOWN[known]._replace(cwd=config.runner_dir), limits=limits)
+            command = KNOWN[known]._replace(cwd=config.runner_dir)
+    return CommandRunner(command, limits=limits, groups=ProcessGroups(config.groups_path))
 
 
 @asynccontextmanager

@@ -234,6 +234,11 @@ class Config:
         return self.store_path.with_name(self.store_path.name + ".requests")
 
     @property
+    def groups_path(self) -> Path:
+        """The folder that says which programs of ours run."""
+        return self.state_dir / "programs"
+
+    @property
     def source_name(self) -> str:
         """What is forwarded, as its owner calls it."""
         return self.source if self.source is not None else str(self.store_path)

@@ -23,6 +23,11 @@ class Lines:
         self._pieces: list[bytes] = []
         self._length = 0
 
+    @property
+    def overlong(self) -> bool:
+        """Whether the line that has begun is too long already."""
+        return self._length > self._max
+
     def feed(self, chunk: bytes) -> Iterator[Line]:
         """The lines that the chunk completes."""
         start = 0
@@ -39,7 +44,7 @@ class Lines:
 
     def _keep(self, piece: bytes) -> None:
         self._length += len(piece)
-        if self._length > self._max:
+        if self.overlong:
             self._pieces.clear()
         elif piece:
             self._pieces.append(piece)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from bridge_client.runners.translation import LineTranslator, inner
+from bridge_client.runners.translation import LineTranslator, inner, reason_of
 from bridge_client.runners.turn import Json
 from protocol.events.agent_app import text_of
 
@@ -43,8 +43,7 @@ class AnthropicTranslator(LineTranslator):
                 self._end()
             case "error":
                 self.turn.break_off()
-                error = inner(event, "error")
-                self.turn.error(error.get("message"), details=error)
+                self.turn.error(reason_of(event.get("error")), details=inner(event, "error"))
             case type:
                 self.ignore(type)
 

@@ -1,10 +1,12 @@
 """One streamed chat completion: asked for over HTTP, tried again where that may help, its lines as they come."""
 
+import asyncio
 import email.utils
 import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -13,7 +15,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from bridge_client.clock import Clock
 from bridge_client.lines import Lines
-from protocol.events.agent_app import text_of
+from bridge_client.runners.redaction import Redaction
+from bridge_client.runners.translation import reason_of
+from protocol.events.truncation import cut_chars
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +25,14 @@ MAX_LINE: Final = 8 << 20
 MAX_ANSWER: Final = 16 << 20
 """Bytes of an answer that is not streamed."""
 MAX_ERROR: Final = 64 << 10
+MAX_SAID_CHARS: Final = 500
+"""Of what an endpoint says when it refuses."""
 TRIES: Final = 4
 LONGEST_WAIT: Final = 60.0
 """Seconds that an endpoint may ask for before another try; one that asks for more has refused."""
 _CONNECT: Final = 30.0
+_DAY: Final = 86_400.0
+_PAGES: Final = ("text/html", "application/xhtml+xml")
 _AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
@@ -78,6 +86,7 @@ async def _ask(endpoint: Endpoint, data: bytes, http: aiohttp.ClientSession, clo
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
+    redaction = Redaction(endpoint.api_key)
     url = endpoint.base_url.rstrip("/") + "/chat/completions"
     timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT, sock_connect=_CONNECT, sock_read=endpoint.silence)
     try:
@@ -87,18 +96,20 @@ async def _ask(endpoint: Endpoint, data: bytes, http: aiohttp.ClientSession, clo
         raise EndpointFailed(f"{url} does not answer", "timeout", again=True) from None
     except aiohttp.ClientError as error:
         raise EndpointFailed(
-            f"{url} can't be reached: {error or type(error).__name__}", "transport_exit", again=True
+            redaction.error(f"{url} can't be reached: {error or type(error).__name__}"), "transport_exit", again=True
         ) from None
     if response.status == 200:
         return response
     try:
-        said = _reason(await response.content.read(MAX_ERROR))
+        async with asyncio.timeout(_CONNECT):
+            body = await _beginning(response)
+        said = cut_chars(redaction.error(_reason(body)), MAX_SAID_CHARS)  # cut after it: no part of the key is left
     except (aiohttp.ClientError, TimeoutError):
         said = ""
     response.close()
     wait = retry_after(response.headers.get("Retry-After"), clock.wall())
     again = response.status in _AGAIN and (wait or 0) <= LONGEST_WAIT
-    asked = f"; it asks to wait for {wait:g} s" if wait is not None and wait > LONGEST_WAIT else ""
+    asked = f"; it asks to wait {_how_long(wait, clock.wall())}" if wait is not None and wait > LONGEST_WAIT else ""
     raise EndpointFailed(
         f"{url} answers {response.status}{f': {said}' if said else ''}{asked}",
         "process_error",
@@ -108,9 +119,25 @@ async def _ask(endpoint: Endpoint, data: bytes, http: aiohttp.ClientSession, clo
     )
 
 
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    """The body, of a long one the first MAX_ERROR bytes or a little more."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) >= MAX_ERROR:
+            break
+    return bytes(body)
+
+
 async def _lines(response: aiohttp.ClientResponse, endpoint: Endpoint) -> AsyncIterator[bytes]:
     """The lines of the body; of one that is no stream the whole, as one line. Raises EndpointFailed when it is cut."""
     lines = Lines(MAX_LINE)
+    if response.content_type in _PAGES:
+        raise EndpointFailed(
+            f"{response.url} answers with a page ({response.content_type}), not with a stream of events:"
+            " is it the address of an API?",
+            "protocol_error",
+        )
     try:
         if response.content_type == "application/json":
             whole = bytearray()
@@ -123,14 +150,26 @@ async def _lines(response: aiohttp.ClientResponse, endpoint: Endpoint) -> AsyncI
         async for chunk in response.content.iter_any():
             for line in lines.feed(chunk):
                 if line.excess:
-                    raise EndpointFailed(f"a line of the stream is longer than {MAX_LINE} bytes", "protocol_error")
+                    raise _overlong()
                 yield line.text
+            if lines.overlong:
+                raise _overlong()
         for line in lines.end():
             yield line.text
     except TimeoutError:
         raise EndpointFailed(f"the stream stalled: nothing came for {endpoint.silence:g} s", "timeout") from None
     except aiohttp.ClientError as error:
         raise EndpointFailed(f"the stream was cut: {error or type(error).__name__}", "transport_exit") from None
+
+
+def _overlong() -> EndpointFailed:
+    return EndpointFailed(f"a line of the stream is longer than {MAX_LINE} bytes", "protocol_error")
+
+
+def _how_long(wait: float, now: float) -> str:
+    if wait < _DAY:
+        return f"for {wait:g} s"
+    return f"until {datetime.fromtimestamp(now, UTC) + timedelta(seconds=wait):%Y-%m-%d %H:%M} UTC"
 
 
 def retry_after(value: str | None, now: float) -> float | None:
@@ -162,7 +201,5 @@ def _reason(body: bytes) -> str:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return body.decode("utf-8", "replace").strip()[:500]
-    error = value.get("error", value) if isinstance(value, dict) else value
-    said = error.get("message") if isinstance(error, dict) else error
-    return text_of(said)[:500]
+        return body.decode("utf-8", "replace").strip()
+    return reason_of(value.get("error", value) if isinstance(value, dict) else value)

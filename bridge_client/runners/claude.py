@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from bridge_client.runners.anthropic import AnthropicTranslator
-from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.translation import LineTranslator, inner, items, reason_of
 from bridge_client.runners.turn import MAX_TEXT_CHARS, Json, Turn
 from protocol.events.agent_app import text_of
 from protocol.events.normalize import read_time
@@ -200,8 +200,8 @@ class ClaudeTranslator(LineTranslator):
         outcome: Json = {name: event[name] for name in _OUTCOME if name in event}
         if failed:
             errors = event.get("errors")
-            said = "\n".join(map(text_of, errors)) if isinstance(errors, list) else ""
-            said = said or (result if isinstance(result, str) else "") or str(event.get("subtype"))
+            said = "\n".join(map(reason_of, errors)) if isinstance(errors, list) else reason_of(errors)
+            said = said or reason_of(result) or reason_of(event.get("subtype"))
             turn.failed(said, details={"subtype": event.get("subtype"), **outcome})
         else:
             turn.tell("run_completed", {"status": "completed", **outcome})

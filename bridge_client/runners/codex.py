@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Any, Final
 
-from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.translation import LineTranslator, inner, items, reason_of
 from bridge_client.runners.turn import Json, Turn
 from protocol.events.agent_app import text_of
 
@@ -47,10 +47,9 @@ class CodexTranslator(LineTranslator):
                 self.turn.tell("run_completed", {"status": "completed"})
             case "turn.failed":
                 self._end_texts()
-                error = inner(event, "error")
-                self.turn.failed(error.get("message"), details=error)
+                self.turn.failed(reason_of(event.get("error")), details=inner(event, "error"))
             case "error":
-                message = text_of(event.get("message"))
+                message = reason_of(event.get("message") or event.get("error"))
                 self.turn.error(message, fatal=not message.startswith("Reconnecting"))
             case _:
                 self.unknown(event, _HOUSEKEEPING)
@@ -59,7 +58,7 @@ class CodexTranslator(LineTranslator):
         type = item.get("type")
         if type == "error":
             if done:
-                self.turn.error(item.get("message"), fatal=False)
+                self.turn.error(reason_of(item.get("message")), fatal=False)
         elif isinstance(type, str) and type in _REPLIES:
             self._reply(item, _REPLIES[type], done)
         else:
@@ -107,7 +106,7 @@ class CodexTranslator(LineTranslator):
         del self._tools[key]
         status, code = item.get("status"), item.get("exit_code")
         failed = status in ("failed", "declined") or (type(code) is int and code != 0) or bool(item.get("error"))
-        result = text_of(inner(item, "error").get("message")) if item.get("error") else _output(item)
+        result = reason_of(item["error"]) if item.get("error") else _output(item)
         extra = {"exit_code": code} if type(code) is int else {}
         self.turn.result(call_id, result, failed=failed, **extra)
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from bridge_client.clock import Clock
 from bridge_client.lines import Line
 from bridge_client.runners import Checkpoint, Context, EventCallback, Json, Message, Request
+from bridge_client.runners.groups import ProcessGroups
 from bridge_client.runners.json_lines import JsonLinesTranslator
 from bridge_client.runners.process import MAX_LINE, Limits, Program, TookTooLong, started
 from bridge_client.runners.telling import Telling
@@ -68,13 +69,15 @@ class CommandRunner:
         limits: Limits | None = None,
         clock: Clock | None = None,
         on_event: EventCallback | None = None,
+        groups: ProcessGroups | None = None,
     ) -> None:
-        """Raises ValueError for a command without a word."""
+        """`groups` remembers what runs. Raises ValueError for a command without a word."""
         if not command.start:
             raise ValueError("the command is empty")
         self._command = command
         self._limits = limits or Limits()
         self._clock = clock
+        self._groups = groups
         self._on_event = on_event
         self._provider = provider_of(command.start[0], command.format)
 
@@ -86,7 +89,8 @@ class CommandRunner:
         translator = JsonLinesTranslator(self._command.format)
         async with AsyncExitStack() as stack:
             try:
-                program = await stack.enter_async_context(started(words, on_stdin, self._limits, self._command.cwd))
+                starting = started(words, on_stdin, self._limits, self._command.cwd, groups=self._groups)
+                program = await stack.enter_async_context(starting)
             except (OSError, ValueError) as error:
                 ending = self._not_started(telling, words[0], error)
             else:

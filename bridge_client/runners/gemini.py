@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.translation import LineTranslator, inner, items, reason_of
 from bridge_client.runners.turn import Json
 from protocol.events.agent_app import text_of
 
@@ -33,8 +33,7 @@ class GeminiTranslator(LineTranslator):
             return
         if event.get("error") is not None:
             self.turn.break_off()
-            error = inner(event, "error")
-            self.turn.error(error.get("message"), details=error)
+            self.turn.error(reason_of(event.get("error")), details=inner(event, "error"))
         self._usage = inner(event, "usageMetadata") or self._usage
         for candidate in items(event.get("candidates"))[:1]:
             for part in items(inner(candidate, "content").get("parts")):
@@ -107,8 +106,7 @@ class GeminiTranslator(LineTranslator):
                 self.turn.tell("turn_completed", {"stop_reason": interaction.get("status")})
             case "error":
                 self.turn.break_off()
-                error = inner(event, "error")
-                self.turn.error(error.get("message"), details=error)
+                self.turn.error(reason_of(event.get("error")), details=inner(event, "error"))
             case type:
                 self.ignore(type)
 

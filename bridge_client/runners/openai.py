@@ -18,6 +18,7 @@ from bridge_client.runners import Checkpoint, Context, EventCallback, Json, Mess
 from bridge_client.runners.chat_history import to_chat
 from bridge_client.runners.chat_stream import Endpoint, EndpointFailed, completion
 from bridge_client.runners.openai_chunks import OpenAIChunksTranslator
+from bridge_client.runners.redaction import Redaction
 from bridge_client.runners.telling import Telling
 from bridge_client.runners.tools import Tool, ToolFailed
 from bridge_client.runners.turn import MAX_TEXT_CHARS, Turn
@@ -54,6 +55,7 @@ class OpenAIRunner:
         on_event: EventCallback | None = None,
     ) -> None:
         self._endpoint = endpoint
+        self._redaction = Redaction(endpoint.api_key)
         self._model = model
         self._tools = {tool.name: tool for tool in tools}
         self._clock = clock or SystemClock()
@@ -61,7 +63,7 @@ class OpenAIRunner:
 
     async def run(self, request: Request, context: Context) -> AsyncGenerator[Mapping[str, Any] | Checkpoint, None]:
         """Raises RunnerError: the endpoint can't be reached, refuses, is cut or stalls; too many rounds of tools."""
-        telling = Telling(request, self.name, on_event=self._on_event, clock=self._clock)
+        telling = Telling(request, self.name, on_event=self._on_event, clock=self._clock, redaction=self._redaction)
         messages: list[Message] = list(request.messages)
         async with aiohttp.ClientSession() as http:
             for _ in range(MAX_ROUNDS):
@@ -97,7 +99,7 @@ class OpenAIRunner:
 
     async def _reply(self, messages: Sequence[Message], http: aiohttp.ClientSession) -> AsyncGenerator[Draft, None]:
         """The drafts of one completion; what was said before a failure comes first. Raises EndpointFailed."""
-        translator = OpenAIChunksTranslator()
+        translator = OpenAIChunksTranslator(self._redaction)
         cut: EndpointFailed | None = None
         told = False  # by the provider itself, what went wrong
         try:
@@ -110,7 +112,10 @@ class OpenAIRunner:
             cut = error
         for draft in translator.finish():
             yield draft
-        if cut is None and not translator.ended and not told:
+        unread = translator.unread and not translator.heard
+        if cut is None and unread:
+            cut = EndpointFailed("the endpoint answers with something else than chat completions", "protocol_error")
+        elif cut is None and not translator.ended and not told:
             cut = EndpointFailed("the stream was cut: it ended before the reply did", "transport_exit")
         if cut is not None:
             raise cut

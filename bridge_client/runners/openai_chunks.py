@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from bridge_client.runners.translation import LineTranslator, inner, items
+from bridge_client.runners.redaction import Redaction
+from bridge_client.runners.translation import LineTranslator, inner, items, reason_of
 from bridge_client.runners.turn import Json
 from protocol.events.agent_app import text_of
 
@@ -12,8 +13,14 @@ class OpenAIChunksTranslator(LineTranslator):
 
     provider = "openai"
 
-    def __init__(self) -> None:
+    def __init__(self, redaction: Redaction | None = None) -> None:
+        """`redaction` is done to what comes in: what is cut later shows no part of a secret."""
         super().__init__()
+        self.heard = False
+        """Whether anything was a chunk, or an error."""
+        self.unread = False
+        """Whether there was a line that is no JSON object."""
+        self._redaction = self.turn.redaction = redaction or Redaction("")
         self._usage: Json = {}
         self._ended = False
         self._calls: dict[str, tuple[Any, int]] = {}  # index -> the call's id, and which of that index it is
@@ -23,12 +30,18 @@ class OpenAIChunksTranslator(LineTranslator):
         """Whether the provider has said why it ends. A stream that is over before was cut."""
         return self._ended
 
+    def unreadable(self, text: bytes) -> None:
+        self.unread = True
+        super().unreadable(self._redaction.error(text.decode("utf-8", "replace")).encode())
+
     def translate(self, event: Json) -> None:
+        self.heard = True
         if event.get("error") is not None:
             self.turn.break_off()
-            error = inner(event, "error")
-            self.turn.error(error.get("message") or event.get("error"), details=error)
+            event = self._redaction.error(event)
+            self.turn.error(reason_of(event["error"]), details=inner(event, "error"))
             return
+        event = self._redaction.said(event)
         if isinstance(event.get("model"), str):
             self.turn.metadata["model"] = event["model"]
         usage = event.get("usage") or inner(event, "x_groq").get("usage")

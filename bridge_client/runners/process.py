@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from bridge_client.lines import Line, Lines
+from bridge_client.runners.groups import ProcessGroups
 
 MAX_LINE: Final = 8 << 20
 """Bytes of one line of output; of a longer one only its length is known."""
@@ -167,10 +168,12 @@ async def started(
     *,
     own_group: bool = True,
     on_stderr: Heard | None = None,
+    groups: ProcessGroups | None = None,
 ) -> AsyncIterator[Program]:
     """Start `command` and give it `text` as its standard input; None: ours. Raises OSError, ValueError: no start.
 
-    Without `own_group` it stays in ours, so that the terminal's keys reach it.
+    Without `own_group` it stays in ours, so that the terminal's keys reach it. Its own group is remembered in `groups`,
+    for whoever comes after us if we are killed.
     """
     async with AsyncExitStack() as stack:
         out, err = _Output(), _Output()
@@ -182,6 +185,8 @@ async def started(
         process = await asyncio.create_subprocess_exec(
             *command, stdin=given, stdout=out.far_end, stderr=err.far_end, cwd=cwd, start_new_session=own_group
         )
+        if groups is not None and own_group:
+            stack.enter_context(groups.hold(process.pid))
         out.let_go()
         err.let_go()
         program = Program(process, out, err, limits, own_group, on_stderr)

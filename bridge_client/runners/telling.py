@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from bridge_client.clock import Clock, SystemClock
 from bridge_client.runners import Checkpoint, EventCallback, Json, Request, RunnerError
+from bridge_client.runners.redaction import Redaction
 from bridge_client.runners.stamping import stamps
 from bridge_client.told_messages import ToldMessages
 from protocol.events.provider_error import provider_error
@@ -26,14 +27,22 @@ class Telling:
     """
 
     def __init__(
-        self, request: Request, provider: str, *, on_event: EventCallback | None = None, clock: Clock | None = None
+        self,
+        request: Request,
+        provider: str,
+        *,
+        on_event: EventCallback | None = None,
+        clock: Clock | None = None,
+        redaction: Redaction | None = None,
     ) -> None:
+        """`redaction` is done to every draft before anybody gets it."""
         self.provider_session_id: str | None = None
         """What the provider calls this conversation, once it has said so."""
         self._request = request
         self._provider = provider
         self._context = stamps(request.session_id, request.request_id, clock or SystemClock(), provider)
         self._on_event = on_event
+        self._redaction = redaction or Redaction("")
         self._view = AgentAppView()
         self._number = 0
         self._messages = ToldMessages()
@@ -76,6 +85,7 @@ class Telling:
         """The run fails for a reason of ours; what the provider itself said of it last is told in `message`'s place."""
         own = self._failure
         said = own.data.get("error_message") if own is not None else None
+        message, report = self._redaction.error(message), self._redaction.error(report)  # before anything is cut
         about = {"message": said or message, "kind": kind, **report}
         details: Json = dict(own.data.get("details") or {}) if own is not None else {}
         if said:
@@ -84,6 +94,7 @@ class Telling:
         yield from self._tell(Draft("run_timeout" if kind == "timeout" else "run_failed", data))
 
     def _tell(self, draft: Draft) -> Iterator[Json | Checkpoint]:
+        draft = self._redaction.draft(draft)
         event = self._canonical(draft)
         if draft.type == "run_started" and isinstance(theirs := draft.data.get("provider_session_id"), str):
             self.provider_session_id = theirs

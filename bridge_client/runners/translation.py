@@ -24,7 +24,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from bridge_client.runners.turn import Json, Turn
+from bridge_client.runners.turn import Json, Turn, mend
+from protocol.events.agent_app import text_of
 from protocol.events.session_manager import Draft
 from protocol.events.truncation import cut_chars
 
@@ -34,6 +35,9 @@ MAX_LINE_BYTES: Final = 16 << 20
 MAX_IGNORED_TYPES: Final = 100
 MAX_UNKNOWN_BYTES: Final = 64 << 10
 """Of an event of a type that is new to us; a larger one is counted, and no more."""
+
+MAX_REASON_CHARS: Final = 500
+"""Of an error that has no text and is shown as JSON."""
 
 _TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}", re.ASCII)
 
@@ -134,6 +138,13 @@ def parse(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def reason_of(error: Any) -> str:
+    """What a provider's error says: its `message`, or its text, else itself as JSON; empty if it says nothing."""
+    said = text_of(error.get("message")) if isinstance(error, dict) else ""
+    said = said or text_of(error)
+    return said if said or not error else cut_chars(msgspec.json.encode(mend(error)).decode(), MAX_REASON_CHARS)
 
 
 def inner(event: Mapping[str, Any], *names: str) -> Json:

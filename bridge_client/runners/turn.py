@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bridge_client.runners.redaction import Redaction
 from protocol.events.agent_app import text_of
 from protocol.events.provider_error import failure
 from protocol.events.readings import parse_arguments
@@ -30,10 +31,13 @@ class Turn:
         self.provider = provider
         self.metadata: Json = {}
         """Goes with every draft made while it stands, such as the model's name."""
+        self.redaction: Redaction | None = None
+        """What is taken out of the reply, also where it comes in pieces."""
         self._out: list[Draft] = []
         self._said: list[str] = []
         self._thought: list[str] = []
         self._halves: dict[str, str] = {}  # the first half of a character, by the member whose text it ends
+        self._held: dict[str, str] = {}  # what may be the beginning of a secret, likewise
         self._before = {"delta": 0, "thinking": 0}  # characters of this reply that went out as `continued`
         self._length = 0
         self._extra: Json = {}
@@ -77,19 +81,25 @@ class Turn:
 
     def say(self, text: Any) -> None:
         """A piece of the reply's text; anything but a string, or an empty one, is nothing."""
-        self._stream(text, self._said, "delta")
+        self._stream(text, "delta")
 
     def think(self, text: Any) -> None:
         """A piece of what the model thinks aloud."""
-        self._stream(text, self._thought, "thinking")
+        self._stream(text, "thinking")
 
-    def _stream(self, text: Any, pieces: list[str], member: str) -> None:
+    def _stream(self, text: Any, member: str) -> None:
         if not isinstance(text, str) or not text:
             return
         text = self._halves.pop(member, "") + text
         if "\ud800" <= text[-1] <= "\udbff":
             self._halves[member], text = text[-1], text[:-1]
         text = mend(text)
+        if self.redaction is not None:
+            text, self._held[member] = self.redaction.streamed(self._held.pop(member, "") + text)
+        self._add(text, member)
+
+    def _add(self, text: str, member: str) -> None:
+        pieces = self._said if member == "delta" else self._thought
         while text:
             room = MAX_TEXT_CHARS - self._length
             piece = text if len(text) <= room else text[: boundary(text, room)]
@@ -128,7 +138,10 @@ class Turn:
         """End the reply, if there is one."""
         halves, self._halves = self._halves, {}
         for member in halves:
-            self._stream("\ufffd", self._said if member == "delta" else self._thought, member)
+            self._stream("\ufffd", member)
+        held, self._held = self._held, {}
+        for member, text in held.items():
+            self._add(text, member)
         self._end(extra)
         self._before = {"delta": 0, "thinking": 0}
 

@@ -111,6 +111,8 @@ def test_a_result_nobody_has_said_is_said() -> None:
         ({"subtype": "error_during_execution", "is_error": True, "errors": ["a", "b"]}, "a\nb"),
         ({"subtype": "error_max_turns"}, "error_max_turns"),
         ({"subtype": "success", "is_error": True, "result": "API Error: 529"}, "API Error: 529"),
+        ({"is_error": True, "result": {"a": 1}}, '{"a":1}'),
+        ({"is_error": True, "result": None}, "the run failed"),
     ],
 )
 def test_a_result_that_is_an_error_fails_the_run(result: Json, message: str) -> None:
@@ -229,6 +231,9 @@ def test_two_messages_that_grow_at_once_stay_apart() -> None:
 
 
 def test_errors_of_a_turn_and_of_an_item() -> None:
+    for error, reason in (("x", "x"), ({"code": 5}, '{"code":5}'), (None, "the run failed")):
+        (told,) = translate(CodexTranslator(), [{"type": "turn.failed", "error": error}])
+        assert told.data["error_message"] == reason
     failed = translate(CodexTranslator(), [{"type": "turn.failed", "error": {"message": "no npm"}}])
     assert shown(failed) == [("run_failed", "no npm")]
     warned = translate(

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from bridge_client.clock import SystemClock
-from bridge_client.runners import Message
+from bridge_client.runners import Message, chat_stream
 from bridge_client.runners.chat_history import to_chat
 from bridge_client.runners.chat_stream import Endpoint, retry_after
 from bridge_client.runners.openai import Model, OpenAIRunner
@@ -234,6 +235,7 @@ async def test_429_is_tried_again_when_the_endpoint_says() -> None:
     ("status", "wait", "tries", "said"),
     [
         (429, "3600", 1, "answers 429: no; it asks to wait for 3600 s"),
+        (429, "Thu, 31 Dec 2099 12:00:00 GMT", 1, "answers 429: no; it asks to wait until 2099-12-31 12:00 UTC"),
         (503, "0", 4, "answers 503: no"),
         (401, "0", 1, "answers 401: no"),
     ],
@@ -246,6 +248,71 @@ async def test_a_refusal_ends_the_request_and_says_why(status: int, wait: str, t
     assert answered.error is not None
     assert answered.error.details == {"provider": "openai", "status": status}
     assert "k-secret" not in repr(answered.error.__dict__)
+
+
+KEY = "sk-live/0123456789abcdef"
+
+
+@pytest.mark.parametrize("status", [401, 500])
+@pytest.mark.parametrize("before", ["Bearer ", "", "x" * 465])
+async def test_a_key_that_the_endpoint_repeats_in_its_refusal_is_told_to_nobody(
+    status: int, before: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+    async with endpoint(refusing(status, f"Incorrect API key provided: {before}{KEY}")) as served:
+        refused = OpenAIRunner(Endpoint(served.url, KEY), Model("m"), clock=Waiting(), on_event=seen.append)
+        answered = await answer(refused, "hi")
+    assert answered.error is not None
+    told = repr([answered.events, str(answered.error), answered.error.__dict__, seen, caplog.text])
+    assert KEY[:5] not in told
+    if len(before) < 400:
+        assert str(answered.error).endswith(f"answers {status}: Incorrect API key provided: {before}[redacted]")
+        assert answered.error.provider_error is not None
+        assert answered.error.provider_error["message"] == str(answered.error)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"error":{"message":"bad key sk-live\\/0123456789abcdef"}}', "bad key [redacted]"),
+        (f'{{"error":"bad key {KEY}"}}', "bad key [redacted]"),
+        (f"bad key {KEY}", "the endpoint answers with something else than chat completions"),
+    ],
+)
+async def test_a_key_that_the_endpoint_repeats_in_its_stream_is_told_to_nobody(line: str, said: str) -> None:
+    async with endpoint(streaming([line])) as served:
+        answered = await answer(OpenAIRunner(Endpoint(served.url, KEY), Model("m"), clock=Waiting()), "hi")
+    assert answered.error is not None
+    assert str(answered.error) == said
+    assert KEY[:7] not in repr([answered.events, answered.error.__dict__])
+    assert "[redacted]" in repr([answered.events, answered.error.__dict__])
+
+
+async def test_a_key_is_taken_out_of_a_reply_also_in_pieces_and_a_short_one_is_not() -> None:
+    pieces = [chunk({"content": piece}) for piece in ("Your key: ", KEY[:3], KEY[3:9], KEY[9:] + ", s", "k-l.")]
+    async with endpoint(streaming([*pieces, chunk({"content": " sk-"}), chunk({}, "stop")])) as served:
+        answered = await answer(OpenAIRunner(Endpoint(served.url, KEY), Model("m")), "hi")
+        as_it_is = await answer(OpenAIRunner(Endpoint(served.url, "key"), Model("m")), "hi")
+    assert (answered.text, answered.error) == ("Your key: [redacted], sk-l. sk-", None)
+    assert answered.streamed == answered.text
+    assert as_it_is.text == f"Your key: {KEY}, sk-l. sk-"
+
+
+async def test_a_line_without_end_is_given_up_at_our_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_stream, "MAX_LINE", 1000)
+    async with endpoint(stalling_behind(sse(HELLO)[0] + b"data: " + b"x" * 1000)) as served:
+        answered = await answer(runner(served.url), "hi")
+    assert (answered.text, str(answered.error)) == ("Hel", "a line of the stream is longer than 1000 bytes")
+
+
+async def test_a_page_is_no_stream_of_events() -> None:
+    def reply(request: Any, body: Json) -> web.Response:
+        return web.Response(text="<html>\nWelcome\n</html>", content_type="text/html")
+
+    async with endpoint(reply) as served:
+        answered = await answer(runner(served.url), "hi")
+    assert "answers with a page (text/html), not with a stream of events" in str(answered.error)
+    assert answered.events == []
 
 
 def test_retry_after_is_a_number_or_a_date() -> None:
@@ -266,8 +333,6 @@ async def test_an_endpoint_that_does_not_stream_is_heard_too() -> None:
     whole = {"object": "chat.completion", "choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}]}
 
     def reply(request: Any, body: Json) -> Any:
-        from aiohttp import web
-
         return web.json_response(whole)
 
     async with endpoint(reply) as served:
