@@ -18,7 +18,7 @@ from tests.simulation.world import Grounds, Profile, profile_of, run
 from tests.support.lint import RULES
 from tests.support.processes import ROOT
 
-SEEDS = 120
+SEEDS = 200
 BLOCKS = 8
 
 
