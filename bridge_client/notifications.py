@@ -15,12 +15,12 @@ from bridge_client import notification_rules as rules
 from bridge_client.clock import Clock, rfc3339
 from bridge_client.notification_rules import Draft, Ending, NoSuchNotification, Outcome, Record
 from bridge_client.notification_store import ApplicationNotificationStore
-from bridge_client.session_records import RecordMoved
+from bridge_client.session_records import RecordMoved, pause_before
 from bridge_client.session_rules import MAX_METADATA_BYTES
 from bridge_client.sessions import Sessions
 from bridge_client.store import StoreError
 
-_TRIES: Final = 8
+_TRIES: Final = 24
 
 _Listed = list[Record]  # inside the classes, `list` is a method
 
@@ -84,7 +84,7 @@ class ApplicationNotifications:
         self, read: Callable[[], Awaitable[Record | None]], think: Callable[[Record | None], Outcome]
     ) -> Outcome:
         async with self._turn:
-            for _ in range(_TRIES):
+            for tries in range(_TRIES):
                 before = await read()
                 outcome = think(before)
                 if outcome.verb is None:
@@ -93,6 +93,7 @@ class ApplicationNotifications:
                 try:
                     await self._store.apply(outcome.record, before, event)
                 except RecordMoved:
+                    await self._clock.sleep(pause_before(tries))
                     continue
                 return outcome
         raise StoreError("another process keeps changing this notification; try again")

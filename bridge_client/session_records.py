@@ -9,16 +9,24 @@ What a backend promises:
 - Counts, sizes, the cursor and the revision in a record are the backend's: it reckons them.
 """
 
+import random
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from bridge_client.store import Stored
 
+_LONGEST_PAUSE: Final = 0.1
+
 
 class RecordMoved(Exception):
     """Somebody else changed, made or removed the session in the meantime."""
+
+
+def pause_before(tries: int) -> float:
+    """Seconds to wait before trying again after so many tries: another length for each, or two who meet meet again."""
+    return random.uniform(0, min(_LONGEST_PAUSE, 0.001 * 2**tries))  # noqa: S311 - no secret
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -24,7 +23,7 @@ from bridge_client import session_rules as rules
 from bridge_client.clock import Clock, rfc3339
 from bridge_client.notification_rules import without as without_notifications
 from bridge_client.runners import Message
-from bridge_client.session_records import Change, RecordMoved, SessionRecord, SessionRecords
+from bridge_client.session_records import Change, RecordMoved, SessionRecord, SessionRecords, pause_before
 from bridge_client.session_rules import NoSuchSession, RequestRunning, SessionExists, SessionFull
 from bridge_client.store import StoreError
 
@@ -35,7 +34,6 @@ DEFAULT_AGENT: Final = "default"
 Json = dict[str, Any]
 
 _TRIES: Final = 24
-_LONGEST_PAUSE: Final = 0.1
 _encode: Final = msgspec.json.encode
 _decode: Final = msgspec.json.Decoder(Json).decode
 _decode_message: Final = msgspec.json.Decoder(Message).decode
@@ -317,8 +315,8 @@ class Sessions:
                 try:
                     change = await think(replace(record, updated_at=rfc3339(self._clock.wall())))
                     made, _ = await self._records.apply(change)
-                except RecordMoved:  # a pause of another length for each, or two who meet once meet again
-                    await self._clock.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.001 * 2**tries)))  # noqa: S311
+                except RecordMoved:
+                    await self._clock.sleep(pause_before(tries))
                     continue
                 return made
         raise StoreError(f"another process keeps changing session {session_id}; run one home for each store")
