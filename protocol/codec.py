@@ -28,13 +28,16 @@ MAX_REF_BYTES: Final = 4_096
 _T = TypeVar("_T")
 
 # Takes an unterminated string too, and never gives back: else a text of quotes and backslashes costs minutes.
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+# No possessive quantifiers here: Python 3.11.2, which Debian 12 has, loses matches of some of them.
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_STRINGS = re.compile(rb'"[^"]*"?')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# A run of anything but lone surrogate escapes is one match: else a message of backslashes costs a call for each.
+# A run of anything but lone surrogate escapes is one match: else a message of backslashes costs a call for each. Runs
+# are bounded, for each of their pieces costs memory while they are matched.
 _ESCAPES = re.compile(
-    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F][0-9a-fA-F]{2})"
-    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})++"
+    rb"(?:[^\\]+|\\[^u]|\\u(?![dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}){1,1000}"
     rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\",
     re.DOTALL,
 )
@@ -53,7 +56,7 @@ def check_text(data: bytes, max_depth: int = MAX_DEPTH) -> None:
         except UnicodeDecodeError as error:
             raise BadUtf8(f"invalid UTF-8 at byte {error.start}") from None
     if data.count(b"[") + data.count(b"{") > max_depth:
-        brackets = _STRINGS.sub(b"", data).translate(None, _NOT_BRACKETS)
+        brackets = _STRINGS.sub(b"", _ESCAPED.sub(b"", data)).translate(None, _NOT_BRACKETS)
         if brackets and max(accumulate(map(_STEP.__getitem__, brackets))) > max_depth:
             raise TooDeep(f"nested deeper than {max_depth}")
 

@@ -7,6 +7,14 @@ from bridge_server.transports.taken import in_system, untaken
 from tests.support.processes import until
 
 
+class Ending(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+
 async def test_what_a_slow_reader_takes_is_seen_before_the_system_takes_more() -> None:
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as reader:
@@ -14,7 +22,7 @@ async def test_what_a_slow_reader_takes_is_seen_before_the_system_takes_more() -
         reader.connect(listening.getsockname())
         accepted, _ = listening.accept()
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
-        transport, _ = await loop.create_connection(asyncio.Protocol, sock=accepted)
+        transport, ending = await loop.create_connection(Ending, sock=accepted)
         transport.write(b"x" * 1_000_000)
         seen = [0, 1]
 
@@ -30,6 +38,7 @@ async def test_what_a_slow_reader_takes_is_seen_before_the_system_takes_more() -
         await until(lambda: untaken(transport) < all_of_it, "the reader was seen to read")
         assert transport.get_write_buffer_size() == ours, "our own count has not moved"
         transport.abort()
+        await ending.lost.wait()
 
 
 def test_what_is_no_socket_holds_nothing() -> None:
