@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import sys
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,9 @@ async def test_a_hub_that_runs_is_known_as_one(hub: Hub) -> None:
 
 async def test_a_port_of_something_else_is_taken(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]")
-        writer.close()
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]")
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:

@@ -34,7 +34,8 @@ async def left_behind(folder: Path, script: str, count: int) -> list[int]:
     command = f"/bin/sh -c '{script}' agent {told}"
     home = await asyncio.create_subprocess_exec(sys.executable, "-c", HOME, str(folder / "state"), command)
     try:
-        while len(told.read_text().split()) < count:
+        programs = Config(state_dir=folder / "state").groups_path
+        while len(told.read_text().split()) < count or not any(path.read_text() for path in programs.glob("*")):
             assert home.returncode is None
             await asyncio.sleep(0.01)
     finally:
