@@ -1,6 +1,7 @@
 """What happens often is counted, and said in the log seldom: how many lines were left out is in the next one."""
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -13,18 +14,18 @@ class Seldom:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._said: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
+        self._kinds: dict[str, tuple[float, int]] = {}
+        """When a line of that kind was last said, and how many were left out since."""
 
     def log(self, log: logging.Logger, level: int, kind: str, text: str, *values: object) -> None:
         """Log `text % values`, at `level` if a line of this kind is due."""
         now = self._now()
-        if now - self._said.get(kind, now - QUIET_SECONDS) < QUIET_SECONDS:
-            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+        said, left_out = self._kinds.get(kind, (-math.inf, 0))
+        if now - said < QUIET_SECONDS:
+            self._kinds[kind] = said, left_out + 1
             log.debug(text, *values)
             return
-        self._said[kind] = now
-        count = self._left_out.pop(kind, 0)
-        if count:
-            text, values = f"{text}, and %d more since the last such line", (*values, count)
+        self._kinds[kind] = now, 0
+        if left_out:
+            text, values = f"{text}, and %d more since the last such line", (*values, left_out)
         log.log(level, text, *values)

@@ -28,7 +28,8 @@ from tests.support.deployed import (
     sources,
     stages,
 )
-from tests.support.processes import ROOT, free_port
+from tests.support.ports import free_port
+from tests.support.processes import ROOT
 from tests.support.programs import missing
 
 

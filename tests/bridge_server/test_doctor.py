@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-import socket
 import sqlite3
 import sys
 import time
@@ -21,6 +20,7 @@ from bridge_server.auth import Credentials
 from bridge_server.config import Config
 from bridge_server.database import VERSION
 from bridge_server.doctor import Finding, examine
+from tests.support.ports import free_port
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli-hub.md"
 
@@ -58,10 +58,7 @@ async def test_a_port_of_something_else_is_taken(tmp_path: Path) -> None:
 
 
 async def test_a_free_port_and_a_foreign_address(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
-    assert "free" in (await finding("port", config(tmp_path, port=free))).text
+    assert "free" in (await finding("port", config(tmp_path, port=free_port()))).text
     assert (await finding("port", config(tmp_path, port=4000, host="203.0.113.7"))).status == "failed"
 
 

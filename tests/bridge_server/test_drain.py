@@ -14,7 +14,8 @@ import pytest
 from bridge_server.app import Hub
 from bridge_server.auth import Credentials
 from bridge_server.transports.port import GOODBYE_SECONDS
-from tests.support.processes import HubProgram, free_port
+from tests.support.ports import free_port
+from tests.support.processes import HubProgram
 from tests.support.raw_socket import CLOSE, RawSocket
 from tests.support.running_hub import running_hub
 

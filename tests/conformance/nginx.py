@@ -1,19 +1,15 @@
 """A real nginx in front of the hub, with kept-alive connections to it, as an operator would run one."""
 
-import asyncio
 import grp
 import os
 import pwd
-import socket
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.programs import require
-
-START_SECONDS = 10.0
-ATTEMPTS = 5
+from tests.support.proxies import running
 
 CONFIG = """
 daemon off;
@@ -60,65 +56,12 @@ async def nginx(folder: Path, hub_port: int) -> AsyncIterator[int]:
     """Run nginx with all its files in `folder`; yields its port on 127.0.0.1 once it takes connections."""
     program = require("nginx")
     folder.mkdir()
-    process, port = await _start(program, folder, hub_port)
-    try:
+    port = free_port()
+    config = folder / "nginx.conf"
+    config.write_text(CONFIG.format(folder=folder, hub_port=hub_port, port=port, user=_user()))
+    command = (program, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(config))
+    async with running(command, folder, port):
         yield port
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
-
-
-async def _start(program: str, folder: Path, hub_port: int) -> tuple[Process, int]:
-    """Start it on a port that was free a moment ago; nginx can't choose one itself, so losing the race means again."""
-    for _ in range(ATTEMPTS):
-        port = _free_port()
-        config = folder / "nginx.conf"
-        config.write_text(CONFIG.format(folder=folder, hub_port=hub_port, port=port, user=_user()))
-        process = await asyncio.create_subprocess_exec(
-            program,
-            "-p",
-            folder,
-            "-e",
-            folder / "error.log",
-            "-c",
-            config,
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-        )
-        if await _accepts(process, port):
-            return process, port
-    raise AssertionError(f"nginx did not start {ATTEMPTS} times; its log:\n{(folder / 'error.log').read_text()}")
-
-
-async def _accepts(process: Process, port: int) -> bool:
-    """Wait until something listens on `port`; False if nginx ends first."""
-    ended = asyncio.create_task(process.wait())
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            while not ended.done():
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except ConnectionRefusedError:
-                    await asyncio.wait([ended], timeout=0.02)
-                    continue
-                writer.close()
-                await writer.wait_closed()
-                return True
-    except TimeoutError:
-        process.kill()
-        await ended
-    finally:
-        ended.cancel()
-    return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _user() -> str:

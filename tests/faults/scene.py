@@ -7,7 +7,8 @@ from bridge_client import keys
 from bridge_client.store import EventStore, Stored
 from bridge_client.store.sqlite import SqliteStore
 from bridge_server.auth import Credentials
-from tests.support.processes import HomeProgram, HubProgram, IngestProgram, free_port
+from tests.support.ports import free_port
+from tests.support.processes import HomeProgram, HubProgram, IngestProgram
 
 
 class Scene:

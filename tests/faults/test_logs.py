@@ -11,7 +11,8 @@ from websockets.typing import Subprotocol
 
 from bridge_client import keys
 from bridge_server.auth import BEARER_SUBPROTOCOL, Credentials
-from tests.support.processes import IMPATIENT, HomeProgram, HubProgram, Program, free_port, until
+from tests.support.ports import free_port
+from tests.support.processes import IMPATIENT, HomeProgram, HubProgram, Program, until
 from tests.support.raw_socket import RawSocket, head
 
 # Whatever a logger can be made to say: our own setting keeps the libraries at INFO, here they say all.

@@ -21,14 +21,6 @@ PATIENCE = 20.0
 IMPATIENT = "import random; random.SystemRandom.uniform = lambda self, low, high: min(high, 0.2) * self.random()\n"
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 async def until(true: Callable[[], Any], what: str, patience: float = PATIENCE) -> None:
     """Wait until `true()`; fails saying `what` did not happen."""
     deadline = time.monotonic() + patience

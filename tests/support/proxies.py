@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.processes import ROOT, free_port
+from tests.support.ports import free_port
+from tests.support.processes import ROOT
 from tests.support.programs import require
 
 NGINX = ROOT / "deploy" / "nginx" / "session-bridge.conf"
 CADDY = ROOT / "deploy" / "caddy" / "Caddyfile"
 
 START_SECONDS = 20.0
-ATTEMPTS = 3
 
 _NGINX = """
 daemon off;
@@ -64,29 +64,25 @@ async def nginx(folder: Path, hub_port: int, *, without: str = "", tls: bool = T
     site = NGINX.read_text()
     assert without in site
     site = "".join(line for line in site.splitlines(keepends=True) if not without or without not in line)
-    for port in [free_port() for _ in range(ATTEMPTS)]:
-        changed = site
-        for there, here in {
-            "127.0.0.1:4000": f"127.0.0.1:{hub_port}",
-            "listen 443 ssl": f"listen 127.0.0.1:{port}{' ssl' if tls else ''}",
-            "    listen [::]:443 ssl;\n": "",
-            "    listen [::]:80;\n": "",
-            "listen 80": f"listen 127.0.0.1:{free_port()}",
-            "/etc/letsencrypt/live/hub.example": str(folder),
-            "/var/log/nginx": str(folder),
-        }.items():
-            assert there in changed, there
-            changed = changed.replace(there, here)
-        config = folder / "nginx.conf"
-        user = "user root;" if os.geteuid() == 0 else ""
-        config.write_text(_NGINX.format(folder=folder, site=changed, user=user))
-        command = (program, "-p", str(folder), "-e", str(folder / "main-error.log"), "-c", str(config))
-        async with _running(command, folder, port) as runs:
-            if runs:
-                trust = ssl.create_default_context(cafile=str(folder / "fullchain.pem")) if tls else None
-                yield Proxy(f"http{'s' if tls else ''}://localhost:{port}", trust, folder)
-                return
-    raise AssertionError(f"nginx did not start: {(folder / 'main-error.log').read_text()}")
+    port = free_port()
+    for there, here in {
+        "127.0.0.1:4000": f"127.0.0.1:{hub_port}",
+        "listen 443 ssl": f"listen 127.0.0.1:{port}{' ssl' if tls else ''}",
+        "    listen [::]:443 ssl;\n": "",
+        "    listen [::]:80;\n": "",
+        "listen 80": f"listen 127.0.0.1:{free_port()}",
+        "/etc/letsencrypt/live/hub.example": str(folder),
+        "/var/log/nginx": str(folder),
+    }.items():
+        assert there in site, there
+        site = site.replace(there, here)
+    config = folder / "nginx.conf"
+    user = "user root;" if os.geteuid() == 0 else ""
+    config.write_text(_NGINX.format(folder=folder, site=site, user=user))
+    command = (program, "-p", str(folder), "-e", str(folder / "main-error.log"), "-c", str(config))
+    async with running(command, folder, port):
+        trust = ssl.create_default_context(cafile=str(folder / "fullchain.pem")) if tls else None
+        yield Proxy(f"http{'s' if tls else ''}://localhost:{port}", trust, folder)
 
 
 @asynccontextmanager
@@ -94,22 +90,19 @@ async def caddy(folder: Path, hub_port: int) -> AsyncIterator[Proxy]:
     """Caddy with the Caddyfile of deploy/, without TLS (it would ask an authority for a certificate)."""
     program = require("caddy")
     folder.mkdir()
-    for port in [free_port() for _ in range(ATTEMPTS)]:
-        environment = {
-            **os.environ,
-            "HUB_HOST": f"http://localhost:{port}",
-            "HUB_UPSTREAM": f"127.0.0.1:{hub_port}",
-            "HOME": str(folder),
-            "XDG_DATA_HOME": str(folder / "data"),
-            "XDG_CONFIG_HOME": str(folder / "config"),
-        }
-        (folder / "caddy.json").write_text(_adapted(program, environment))
-        command = (program, "run", "--config", str(folder / "caddy.json"))
-        async with _running(command, folder, port, environment) as runs:
-            if runs:
-                yield Proxy(f"http://localhost:{port}", None, folder)
-                return
-    raise AssertionError(f"Caddy did not start: {(folder / 'output.log').read_text()}")
+    port = free_port()
+    environment = {
+        **os.environ,
+        "HUB_HOST": f"http://localhost:{port}",
+        "HUB_UPSTREAM": f"127.0.0.1:{hub_port}",
+        "HOME": str(folder),
+        "XDG_DATA_HOME": str(folder / "data"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+    }
+    (folder / "caddy.json").write_text(_adapted(program, environment))
+    command = (program, "run", "--config", str(folder / "caddy.json"))
+    async with running(command, folder, port, environment):
+        yield Proxy(f"http://localhost:{port}", None, folder)
 
 
 def _adapted(program: str, environment: dict[str, str]) -> str:
@@ -128,15 +121,19 @@ def certificate(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def _running(
+async def running(
     command: tuple[str, ...], folder: Path, port: int, environment: dict[str, str] | None = None
-) -> AsyncIterator[bool]:
+) -> AsyncIterator[None]:
+    """Run a server in `folder`, from the moment it takes connections on `port`. What it prints goes into output.log."""
     with (folder / "output.log").open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=output, stderr=output, env=environment, cwd=folder
         )
     try:
-        yield await _accepts(process, port)
+        if not await _accepts(process, port):
+            logs = (path.read_text(errors="replace") for path in sorted(folder.glob("*.log")))
+            raise AssertionError(f"{command[0]} did not start: {''.join(logs)}")
+        yield
     finally:
         if process.returncode is None:
             process.terminate()
