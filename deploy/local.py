@@ -91,12 +91,12 @@ class Child:
         """Ask the process to end, wait for it, and end it by force if it does not."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self.process.wait()
-            except TimeoutError:
+            # Not `asyncio.timeout`: in a task that is being cancelled it raises CancelledError under Python 3.11.2.
+            ended = asyncio.create_task(self.process.wait())
+            await asyncio.wait([ended], timeout=STOP_SECONDS)
+            if not ended.done():
                 self.process.kill()
-                await self.process.wait()
+            await ended
 
     def last_words(self) -> str:
         lines = self.log.read_text("utf-8", "replace").strip().splitlines()

@@ -140,15 +140,14 @@ class Program:
         if self._process.returncode is not None:
             return
         self.send(signal.SIGTERM)
+        # Not `asyncio.timeout`: in a task that is being cancelled it raises CancelledError under Python 3.11.2.
+        ended = asyncio.create_task(self._process.wait())
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.grace):
-                    await self._process.wait()
+            await asyncio.wait([ended], timeout=self._limits.grace)
         finally:
             self.send(signal.SIGKILL)  # also what outlived the program, or a second cancellation
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_REAP):
-                await self._process.wait()
+            await asyncio.wait([ended], timeout=_REAP)
+            ended.cancel()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its process group, to the program alone if it shares ours; to nobody if that is gone."""

@@ -152,9 +152,10 @@ async def test_B19_a_program_that_takes_too_long_is_ended_and_what_it_said_stays
 
 
 async def test_A16_cancelling_ends_the_whole_process_group_even_if_it_does_not_want_to(tmp_path: Path) -> None:
-    child = tmp_path / "child"
+    program, child = tmp_path / "program", tmp_path / "child"
     script = (
-        f'trap "" TERM; (trap "" TERM; echo $$; exec sh -c \'echo $$ > {child}; echo ready; sleep 600; sleep 600\')'
+        f'trap "" TERM; echo $$ > {program}; (trap "" TERM; echo $$;'
+        f" exec sh -c 'echo $$ > {child}; echo ready; sleep 600; sleep 600')"
     )
     began = asyncio.Event()
     runner = shell(script, limits=Limits(grace=0.05))
@@ -163,6 +164,8 @@ async def test_A16_cancelling_ends_the_whole_process_group_even_if_it_does_not_w
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    with pytest.raises(ProcessLookupError):  # it has ended, and its end was waited for
+        os.kill(int(program.read_text()), 0)
     await gone(int(child.read_text()))
 
 
