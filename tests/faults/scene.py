@@ -35,7 +35,8 @@ class Scene:
         return self.credentials.add_device(self.server_id, "App")[1]
 
     def hub(self, **settings: object) -> HubProgram:
-        return HubProgram(self.hub_folder, self.port, **settings)  # type: ignore[arg-type]
+        """The hub; it waits for a home that a slow machine takes long to start."""
+        return HubProgram(self.hub_folder, self.port, **{"cold_wait": 60.0, **settings})  # type: ignore[arg-type]
 
     def home(self, name: str = "home", **settings: object) -> HomeProgram:
         """The home; under another name one with a state directory of its own, over the same store and credential."""

@@ -83,7 +83,7 @@ async def test_what_came_while_the_hub_was_away_waits_in_the_store_not_in_memory
         watching.cancel()
     nothing_lost(await all_events(store), record)
     await store.close()
-    assert not record.gaps, "the hub kept it all"
+    assert record.gaps == [], "the hub kept it all"
     assert away - baseline < 30 * MIB, "flat while the hub is away"
     assert peak.bytes - baseline < 30 * MIB, "flat while it catches up"
 
@@ -168,7 +168,9 @@ async def test_apps_that_never_read_cost_the_hub_their_cap_and_the_others_nothin
         await until(lambda: all(record.last_id == last for record in everybody), "everybody is live again")
     nothing_lost(await all_events(store), *everybody)
     await store.close()
-    assert not any(record.gaps for record in reading)
-    assert not any(record.gaps for record in back), "14 MB were sent, the live tier holds 8 MiB: the home had the rest"
+    assert [gap for record in reading for gap in record.gaps] == []
+    assert [gap for record in back for gap in record.gaps] == [], (
+        "14 MB were sent, the live tier holds 8 MiB: the home had the rest"
+    )
     growth = peak.bytes - baseline
     assert growth < (SLOW * 4 + 8 + 24) * MIB, f"{growth / MIB:.0f} MiB"
