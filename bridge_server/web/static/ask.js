@@ -51,6 +51,7 @@ const WHY_NOT = {
   unanswered: "Only watched here: no runner is set at home, so nobody would answer.",
 };
 
+const MOST_LINES = 6; // as in the style sheet
 const NO_GROWING = !globalThis.CSS?.supports("field-sizing", "content");
 
 /** The line below a session in which its reader writes, where home takes what they write; else why it does not. */
@@ -76,6 +77,7 @@ export class Composer {
     this.#send = form.querySelector("[type=submit]");
     this.#stop = form.querySelector("[data-stop]");
     this.#said = form.querySelector("[role=alert]");
+    addEventListener("resize", () => this.#grow());
     form.addEventListener("submit", (event) => (event.preventDefault(), this.#submit()));
     this.#stop.addEventListener("click", () => this.#cancel());
     this.#input.addEventListener("input", () => {
@@ -126,12 +128,18 @@ export class Composer {
     this.#stop.hidden = !working;
     this.#stop.disabled = !online;
     const idle = standing === "begin" ? "First message" : "Message";
-    const busily = session.approvals.size ? "Home waits for an answer" : "Home is at work…";
-    this.#input.placeholder = online ? (working ? busily : idle) : "Home can't be reached now; you can write meanwhile";
+    const busily = session.approvals.size ? "Waiting for you" : "At work…";
+    this.#hint(online ? (working ? busily : idle) : "Home can't be reached now; you can write meanwhile");
   }
 
   #standing() {
     return this.#shown.home.capabilities.of(this.#shown.session);
+  }
+
+  #hint(words) {
+    if (this.#input.placeholder === words) return;
+    this.#input.placeholder = words;
+    this.#grow(); // beside it a button came or went, too
   }
 
   #write(text) {
@@ -139,12 +147,12 @@ export class Composer {
     this.#grow();
   }
 
-  /** As high as its text, where the style sheet alone can't: it bounds it all the same. */
+  /** As high as its text, where the style sheet alone can't do that. */
   #grow() {
     if (!NO_GROWING) return;
-    const { style } = this.#input;
-    style.height = "auto";
-    style.height = `${this.#input.scrollHeight + this.#input.offsetHeight - this.#input.clientHeight}px`;
+    const input = this.#input;
+    input.rows = 1;
+    while (input.rows < MOST_LINES && input.scrollHeight > input.clientHeight) input.rows += 1;
   }
 
   #key() {

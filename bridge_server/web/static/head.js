@@ -29,8 +29,9 @@ export class Head {
     setText(this.#page("session-title"), title);
     document.title = `${title} · Session Bridge`;
     const { kind, words, detail } = connection(home.state);
-    const doing = session.approvals.size ? " · waiting for you" : session.working.size ? " · working…" : "";
-    setText(this.#page("session-home"), `${home.name}${home.state.state === "online" ? doing : ""}`);
+    const doing = session.approvals.size ? "waiting for you" : session.working.size ? "working…" : "";
+    setText(this.#page("session-home"), home.name);
+    setText(this.#page("session-doing"), home.state.state === "online" ? doing : "");
     setText(this.#page("session-trouble"), detail ?? "");
     drawPill(this.#page("session-state"), kind, words);
     this.#drawId(begins ? "" : session.id);
