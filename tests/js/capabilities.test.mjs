@@ -82,6 +82,12 @@ test("what is known stays when nobody answers; a home that takes no requests say
   const other = home({ "/sessions": "rate_limited", "/sessions/t": "rate_limited" });
   await other.capabilities.refresh("t");
   assert.equal(other.of("t"), "send");
+  for (const no of ["bad_push", [400, {}]]) {
+    const odd = home({ ...LIST, "/sessions/%2Fa%20file": no });
+    odd.transcript.apply(said("x", "/a file"));
+    await odd.capabilities.refresh("/a file");
+    assert.equal(odd.of("/a file"), "watched", "an id that home would not take");
+  }
 });
 
 test("a browser that may not write asks nothing", async () => {

@@ -54,9 +54,9 @@ export class Capabilities {
 
   /** Ask whether home has this session. */
   async look(id) {
-    if (!this.#home.may("control")) return;
+    if (!id || !this.#home.may("control")) return;
     const answer = await this.#get(`/sessions/${encodeURIComponent(id)}`);
-    if (answer) this.#sessions.set(id, answer.status !== 404);
+    if (answer) this.#sessions.set(id, answer.status < 400 || answer.status >= 500);
   }
 
   /** A session was made at home, says an event. */
@@ -90,7 +90,8 @@ export class Capabilities {
       return answer;
     } catch ({ code }) {
       if (code === "unsupported") this.#takesRequests = false;
-      // Something else is in the way, of which sending will tell.
+      if (code === "bad_push") return { status: 404 }; // an id that no session of a home has
+      // Something else may be in the way, of which sending will tell.
       return GONE.has(code) || code === "unsupported" ? null : { status: 0 };
     }
   }

@@ -18,16 +18,21 @@ export class Cards {
   #place;
   #cards = new Map();
   #fold = el("button", { type: "button", class: "quiet fold", onclick: () => this.#turn() });
-  #entries = [];
+  #given = [];
+  #entries = []; // the same, in their order here
   #isOpen = false;
 
   constructor(place) {
     this.#place = place;
   }
 
-  /** Show these, the newest first. What stays keeps the focus. @param {Entry[]} entries */
+  /**
+   * Show these, the newest first, or what came last where times say nothing. What stays keeps the focus.
+   * @param {Entry[]} entries
+   */
   draw(entries) {
-    this.#entries = [...entries].sort((a, b) => age(b) - age(a));
+    this.#given = entries;
+    this.#entries = [...entries].reverse().sort((a, b) => time(b) - time(a));
     const focused = this.#place.contains(document.activeElement) ? document.activeElement : null;
     const before = this.#cards;
     this.#cards = new Map(this.#entries.map((entry) => [entry.key, before.get(entry.key) ?? new Card()]));
@@ -48,9 +53,11 @@ export class Cards {
     this.#place.classList.toggle("folded", !this.#isOpen);
     [...this.#cards.values()].forEach(({ node }, at) => (node.hidden = at > 0 && !this.#isOpen));
     const errors = folded.filter(({ notice }) => notice.severity === "error").length;
-    setText(this.#fold, this.#isOpen ? "Show less" : `${folded.length} more${errors ? `, ${errors} of them ${errors > 1 ? "errors" : "an error"}` : ""}`);
+    const among = errors ? `, ${errors} of them ${errors > 1 ? "errors" : "an error"}` : "";
+    const words = this.#isOpen ? "Show less" : `${folded.length} more${among}`;
+    setText(this.#fold, words);
     this.#fold.setAttribute("aria-expanded", String(this.#isOpen));
-    this.#fold.setAttribute("aria-label", this.#isOpen ? "Show fewer notifications" : `Show ${this.#fold.textContent} notifications`);
+    this.#fold.setAttribute("aria-label", `Notifications: ${this.#isOpen ? words : `show ${words}`}`);
     if (this.#place.lastChild !== this.#fold) this.#place.append(this.#fold);
   }
 
@@ -63,17 +70,17 @@ export class Cards {
 
   #turn() {
     this.#isOpen = !this.#isOpen;
-    this.draw(this.#entries);
+    this.draw(this.#given);
   }
 
   /** The focus was on something that was moved or is gone: on it again, or on what stands there now. */
   #focus(focused) {
-    const next = focused.isConnected && focused.checkVisibility() ? focused : this.#place.querySelector("article:not([hidden]) button");
+    const next = focused.isConnected && !focused.closest("[hidden]") ? focused : this.#place.querySelector("article:not([hidden]) button");
     next?.focus({ preventScroll: true });
   }
 }
 
-const age = ({ notice }) => (Number.isNaN(notice.at) ? Infinity : notice.at); // without a time it has just come
+const time = ({ notice }) => (Number.isNaN(notice.at) ? Infinity : notice.at); // without a time it has just come
 
 class Card {
   #entry = null;

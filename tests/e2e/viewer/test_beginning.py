@@ -61,8 +61,12 @@ async def test_what_is_only_watched_takes_no_message_and_says_why(scene: Scene, 
     async with a_home(scene, tmp_path, ScriptedRunner(*reply("x"))) as remote, remote.connected():
         await with_a_session(remote)
         await remote.home.store.publish(asked("a stranger", session="elsewhere"))
+        await remote.home.store.publish(asked("a file's", session="/notes/a file"))
         page, reader = await scene.paired(scopes=ALL), await scene.paired(scopes=("view",))
         await expect(new_session(page)).to_be_visible()
+        await open_session(page, "a file's")
+        await expect(page.locator("#composer-why")).to_be_visible()
+        await page.get_by_role("link", name="Back to sessions").click()
         await open_session(page, "a stranger")
         await expect(page.get_by_text("Only watched here: its agent runs elsewhere.")).to_be_visible()
         await expect(field(page)).to_be_hidden()
@@ -78,7 +82,7 @@ async def test_what_is_only_watched_takes_no_message_and_says_why(scene: Scene, 
         await expect(field(page)).to_be_visible()
         # Who may only read is offered nothing.
         await expect(reader.locator("#homes .pill")).to_have_text("Online")
-        await expect(reader.locator(".sessions a")).to_have_count(2)
+        await expect(reader.locator(".sessions a")).to_have_count(3)
         await expect(new_session(reader)).to_be_hidden()
         await open_session(reader, "a stranger")
         await expect(field(reader)).to_be_hidden()
