@@ -132,7 +132,8 @@ class SessionRoutes:
         found = await self._sessions.list(before=_cursor(_given(request, "before"), "before"), limit=limit)
         shown = [self._shown(record) for record in found]
         before = str(found[-1].cursor_event_id) if len(found) == limit else None
-        return answer({"sessions": shown, "next_before": before, "epoch": self._epoch()})
+        runner = self._runner.name if self._runner else None
+        return answer({"sessions": shown, "next_before": before, "epoch": self._epoch(), "runner": runner})
 
     async def get(self, request: web.Request) -> web.Response:
         record = await self._sessions.get(session_of(request))

@@ -87,6 +87,23 @@ test("A42 A44 how a request ended stands behind its answer, whatever else goes o
   assert.deepEqual(brief(items(completed)), [["request", "completed"]]); // begun before this page came
 });
 
+test("a tool that waits for a person's answer says so until it is given, or nothing more can come", () => {
+  const tool_call = { id: "call_0", function: { name: "rm", arguments: "{}" } };
+  const calls = [{ type: "tool_calls", ...R, tool_calls: [tool_call, { ...tool_call, id: "call_1" }] }];
+  const asked = { type: "tool_approval_requested", ...R, approval_id: "q", tool_call };
+  const states = (...events) => items(...calls, ...events).filter(({ kind }) => kind === "tool").map(({ state }) => state);
+  assert.deepEqual(states(asked), ["asking", "running"]);
+  assert.deepEqual(states({ ...asked, approval_id: undefined }), ["asking", "running"]); // answered where the agent runs
+  for (const word of ["granted", "denied"]) {
+    assert.deepEqual(states(asked, { ...asked, type: `tool_approval_${word}` }), ["running", "running"]);
+  }
+  const result = { type: "tool_results", ...R, messages: [tool("call_0", "gone")] };
+  assert.deepEqual(states(asked, result), ["done", "running"]);
+  assert.deepEqual(states(asked, result, { ...asked, type: "tool_approval_granted" }), ["done", "running"]); // told late
+  assert.deepEqual(states(asked, { type: "request_completed", ...R }), ["unanswered", "unanswered"]);
+  assert.deepEqual(states({ ...asked, request_id: "other" }, { ...asked, tool_call: null }), ["running", "running"]);
+});
+
 test("A62 a call's id is its request's own: the same id in the next request is another call", () => {
   const call = (request_id, name) => ({ type: "tool_calls", session_id: "s", request_id, tool_calls: [{ id: "call_0", function: { name, arguments: "{}" } }] });
   const done = (request_id, text) => ({ type: "tool_results", session_id: "s", request_id, messages: [tool("call_0", text)] });

@@ -43,9 +43,21 @@ async function tried(home, what, ...request) {
   }
 }
 
-/** The line below a session in which its reader writes, where this browser may. */
+/** Why nothing can be written where this browser has the right to. */
+const WHY_NOT = {
+  __proto__: null,
+  closed: "Only watched here: this home takes no requests.",
+  watched: "Only watched here: its agent runs elsewhere.",
+  unanswered: "Only watched here: no runner is set at home, so nobody would answer.",
+};
+
+const MOST_LINES = 6; // as in the style sheet
+const NO_GROWING = !globalThis.CSS?.supports("field-sizing", "content");
+
+/** The line below a session in which its reader writes, where home takes what they write; else why it does not. */
 export class Composer {
   #form;
+  #why;
   #input;
   #send;
   #stop;
@@ -56,18 +68,21 @@ export class Composer {
   #tries = new Map(); // by session: the text that may have arrived, and the id under which it is repeated
   #busy = new Set(); // sessions in which something is under way
 
-  /** @param {HTMLFormElement} form @param {(text: string) => void} announce */
-  constructor(form, announce) {
+  /** @param {HTMLFormElement} form @param {HTMLElement} why @param {(text: string) => void} announce */
+  constructor(form, why, announce) {
     this.#form = form;
+    this.#why = why;
     this.#announce = announce;
     this.#input = form.querySelector("textarea");
     this.#send = form.querySelector("[type=submit]");
     this.#stop = form.querySelector("[data-stop]");
     this.#said = form.querySelector("[role=alert]");
+    addEventListener("resize", () => this.#grow());
     form.addEventListener("submit", (event) => (event.preventDefault(), this.#submit()));
     this.#stop.addEventListener("click", () => this.#cancel());
     this.#input.addEventListener("input", () => {
       if (this.#shown) this.#drafts.set(this.#key(), this.#input.value);
+      this.#grow();
       this.draw();
     });
     this.#input.addEventListener("keydown", (event) => {
@@ -81,15 +96,30 @@ export class Composer {
   /** @param {{home: import("./home.js").Home, id: string} | null} shown */
   show(shown) {
     this.#shown = shown && { home: shown.home, session: shown.home.transcript.session(shown.id) };
-    this.#input.value = (this.#shown && this.#drafts.get(this.#key())) ?? "";
+    this.#write((this.#shown && this.#drafts.get(this.#key())) ?? "");
     setText(this.#said, "");
     this.draw();
   }
 
+  /** Whether what is in front is a session that is only to be begun. */
+  get begins() {
+    return Boolean(this.#shown) && this.#standing() === "begin";
+  }
+
+  focus() {
+    this.#input.focus({ preventScroll: true });
+  }
+
   draw() {
-    const { home, session } = this.#shown ?? {};
-    this.#form.hidden = !session?.id || !home.may("control");
-    if (this.#form.hidden) return;
+    const standing = this.#shown && this.#standing();
+    setText(this.#why, WHY_NOT[standing] ?? "");
+    const hidden = standing !== "send" && standing !== "begin";
+    if (this.#form.hidden !== hidden) {
+      this.#form.hidden = hidden;
+      this.#grow(); // what is hidden has no height
+    }
+    if (hidden) return;
+    const { home, session } = this.#shown;
     const busy = this.#busy.has(this.#key());
     const online = home.state.state === "online";
     const working = session.working.size > 0;
@@ -97,7 +127,32 @@ export class Composer {
     setText(this.#send, busy ? "Sending…" : "Send");
     this.#stop.hidden = !working;
     this.#stop.disabled = !online;
-    this.#input.placeholder = online ? (working ? "Home is at work…" : "Message") : "Home can't be reached now; you can write meanwhile";
+    const idle = standing === "begin" ? "First message" : "Message";
+    const busily = session.approvals.size ? "Waiting for you" : "At work…";
+    this.#hint(online ? (working ? busily : idle) : "Home can't be reached now; you can write meanwhile");
+  }
+
+  #standing() {
+    return this.#shown.home.capabilities.of(this.#shown.session);
+  }
+
+  #hint(words) {
+    if (this.#input.placeholder === words) return;
+    this.#input.placeholder = words;
+    this.#grow(); // beside it a button came or went, too
+  }
+
+  #write(text) {
+    this.#input.value = text;
+    this.#grow();
+  }
+
+  /** As high as its text, where the style sheet alone can't do that. */
+  #grow() {
+    if (!NO_GROWING) return;
+    const input = this.#input;
+    input.rows = 1;
+    while (input.rows < MOST_LINES && input.scrollHeight > input.clientHeight) input.rows += 1;
   }
 
   #key() {
@@ -117,7 +172,9 @@ export class Composer {
     this.draw();
     let problem = null;
     try {
-      const answer = await home.request("POST", `/sessions/${part(session.id)}/send`, { content }, { id });
+      const made = this.begins ? await home.capabilities.make(session.id) : { ok: true };
+      const send = () => home.request("POST", `/sessions/${part(session.id)}/send`, { content }, { id });
+      const answer = made.ok ? await send() : made;
       problem = answer.ok ? null : refusal(answer);
       this.#tries.delete(key); // answered: what comes next is another message
     } catch (error) {
@@ -126,7 +183,7 @@ export class Composer {
     this.#busy.delete(key);
     if (!problem && this.#drafts.get(key)?.trim() === content) this.#drafts.delete(key);
     if (this.#shown && this.#key() === key) {
-      if (!problem && this.#input.value.trim() === content) this.#input.value = "";
+      if (!problem && this.#input.value.trim() === content) this.#write("");
       setText(this.#said, problem ?? "");
       this.draw();
     } else if (problem) {

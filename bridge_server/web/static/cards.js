@@ -12,27 +12,75 @@ import { el, setText } from "./view.js";
  * `label` says whose it is where that can't be seen from the place; `act` is what the button does, which says `verb`.
  */
 
+const SHOWN = 2; // that many stand unfolded; of more the newest, until the reader wants them all
+
 export class Cards {
   #place;
   #cards = new Map();
+  #fold = el("button", { type: "button", class: "quiet fold", onclick: () => this.#turn() });
+  #given = [];
+  #entries = []; // the same, in their order here
+  #isOpen = false;
 
   constructor(place) {
     this.#place = place;
   }
 
-  /** Show exactly these, in this order. What stays is not touched, so that it keeps the focus. @param {Entry[]} entries */
+  /**
+   * Show these, the newest first, or what came last where times say nothing. What stays keeps the focus.
+   * @param {Entry[]} entries
+   */
   draw(entries) {
+    this.#given = entries;
+    this.#entries = [...entries].reverse().sort((a, b) => time(b) - time(a));
+    const focused = this.#place.contains(document.activeElement) ? document.activeElement : null;
     const before = this.#cards;
-    this.#cards = new Map(entries.map((entry) => [entry.key, before.get(entry.key) ?? new Card()]));
+    this.#cards = new Map(this.#entries.map((entry) => [entry.key, before.get(entry.key) ?? new Card()]));
     for (const [key, card] of before) if (!this.#cards.has(key)) card.node.remove();
-    entries.forEach((entry, at) => {
+    this.#entries.forEach((entry, at) => {
       const card = this.#cards.get(entry.key);
       card.draw(entry);
       if (this.#place.children[at] !== card.node) this.#place.insertBefore(card.node, this.#place.children[at] ?? null);
     });
+    if (entries.length > SHOWN) this.#drawFold();
+    else this.#unfold();
     this.#place.hidden = !entries.length;
+    if (focused && focused !== document.activeElement) this.#focus(focused);
+  }
+
+  #drawFold() {
+    const folded = this.#entries.slice(1);
+    this.#place.classList.toggle("folded", !this.#isOpen);
+    [...this.#cards.values()].forEach(({ node }, at) => (node.hidden = at > 0 && !this.#isOpen));
+    const errors = folded.filter(({ notice }) => notice.severity === "error").length;
+    const among = errors ? `, ${errors} of them ${errors > 1 ? "errors" : "an error"}` : "";
+    const words = this.#isOpen ? "Show less" : `${folded.length} more${among}`;
+    setText(this.#fold, words);
+    this.#fold.setAttribute("aria-expanded", String(this.#isOpen));
+    this.#fold.setAttribute("aria-label", `Notifications: ${this.#isOpen ? words : `show ${words}`}`);
+    if (this.#place.lastChild !== this.#fold) this.#place.append(this.#fold);
+  }
+
+  #unfold() {
+    this.#isOpen = false;
+    this.#fold.remove();
+    this.#place.classList.remove("folded");
+    for (const { node } of this.#cards.values()) node.hidden = false;
+  }
+
+  #turn() {
+    this.#isOpen = !this.#isOpen;
+    this.draw(this.#given);
+  }
+
+  /** The focus was on something that was moved or is gone: on it again, or on what stands there now. */
+  #focus(focused) {
+    const next = focused.isConnected && !focused.closest("[hidden]") ? focused : this.#place.querySelector("article:not([hidden]) button");
+    next?.focus({ preventScroll: true });
   }
 }
+
+const time = ({ notice }) => (Number.isNaN(notice.at) ? Infinity : notice.at); // without a time it has just come
 
 class Card {
   #entry = null;

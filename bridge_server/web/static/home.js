@@ -5,6 +5,7 @@
  */
 
 import { Bridge, BridgeError, START } from "./bridge.js";
+import { Capabilities } from "./capabilities.js";
 import { ownerOf } from "./notices.js";
 import { Transcript } from "./transcript.js";
 
@@ -86,6 +87,7 @@ const hiddenKey = (serverId, { id, revision }) => JSON.stringify([serverId, id, 
 
 export class Home {
   transcript = new Transcript();
+  capabilities = new Capabilities(this);
   /** @type {import("./bridge.js").State} */
   state = { state: "connecting", since: Date.now(), caughtUp: false, home: null, reason: null };
   gap = null; // the last one told, until it is acknowledged or healed

@@ -73,9 +73,9 @@ export class Transcript {
 
 /**
  * One session. Items: `{n, kind, …}` with `n` rising by one; kinds are message (role, text, streaming, broken), tool
- * (name, args, output, result, state: running, done, failed or unanswered), request (state: running, then over once a
- * second item says how it ended), error (text, printed), warning (text), note (text), other (type, event, text), gap
- * (reason), mark.
+ * (name, args, output, result, state: running, asking while it waits for a person, done, failed or unanswered), request
+ * (state: running, then over once a second item says how it ended), error (text, printed), warning (text), note (text),
+ * other (type, event, text), gap (reason), mark.
  */
 export class Session {
   items = [];
@@ -188,8 +188,18 @@ export class Session {
     if (this.#requests.get(request)?.state !== "running") this.#requests.set(request, this.add({ kind: "request", state: "running" }));
   }
 
-  answered(event, word) {
+  /** Whether a person's answer is what the tool of an approval's event waits for. */
+  asks(event, request, isAsking) {
+    const id = event.tool_call?.id ?? event.tool_call?.tool_call_id;
+    const item = this.#tools.get(JSON.stringify([request, id]));
+    if (item?.state !== (isAsking ? "running" : "asking")) return;
+    item.state = isAsking ? "asking" : "running";
+    this.changed.add(item);
+  }
+
+  answered(event, request, word) {
     this.approvals.delete(event.approval_id);
+    this.asks(event, request, false);
     this.add({ kind: "note", text: `${word}: ${calledTool(event.tool_call).name}` });
   }
 
@@ -200,7 +210,7 @@ export class Session {
     const open = this.takeOpen(request);
     if (open && state !== "completed") open.broken = true;
     for (const tool of this.#tools.values()) {
-      if (tool.request !== request || tool.state !== "running") continue;
+      if (tool.request !== request || !["running", "asking"].includes(tool.state)) continue;
       tool.state = "unanswered";
       this.changed.add(tool);
     }
@@ -277,6 +287,7 @@ const HANDLERS = {
     }
   },
   tool_approval_requested(event, request) {
+    this.asks(event, request, true);
     const { name, args } = calledTool(event.tool_call);
     if (typeof event.approval_id !== "string" || !request) {
       this.add({ kind: "note", text: `Asks at home, where the agent runs: may it use ${name}?` });
@@ -284,11 +295,11 @@ const HANDLERS = {
     }
     this.approvals.set(event.approval_id, { id: event.approval_id, request, name, args });
   },
-  tool_approval_granted(event) {
-    this.answered(event, "Allowed");
+  tool_approval_granted(event, request) {
+    this.answered(event, request, "Allowed");
   },
-  tool_approval_denied(event) {
-    this.answered(event, "Not allowed");
+  tool_approval_denied(event, request) {
+    this.answered(event, request, "Not allowed");
   },
   tool_partial(event, request) {
     const { phase, payload } = event;

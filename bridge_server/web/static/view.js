@@ -26,6 +26,9 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** What a session is called. @param {import("./transcript.js").Session} session */
+export const titleOf = (session) => session.title || session.id || "Other events";
+
 const GAPS = {
   __proto__: null,
   expired: [
@@ -84,7 +87,7 @@ class Growing {
 const WHO = { __proto__: null, assistant: "Assistant", user: "You", system: "System", tool: "Tool" };
 const REQUEST = { running: "Working…", completed: "Done", cancelled: "Cancelled", failed: "Failed" };
 
-const TOOL = { running: "running…", done: "done", failed: "failed", unanswered: "no result" };
+const TOOL = { running: "running…", asking: "waiting for you", done: "done", failed: "failed", unanswered: "no result" };
 
 // One maker per kind of item: returns the row, and what draws its item into it again.
 const ROWS = {
@@ -112,7 +115,7 @@ const ROWS = {
       setText(state, TOOL[item.state]);
       details.dataset.state = item.state;
       // While folded only one line is shown: of a running tool the latest, of a finished one the first.
-      const running = item.state === "running";
+      const running = ["running", "asking"].includes(item.state);
       const lines = (!running ? said.slice(0, 400) : said.slice(-400)).split("\n").filter((line) => line.trim());
       setText(peek, (!running ? lines[0] : lines.at(-1)) ?? "");
       if (!details.open) return;

@@ -154,6 +154,7 @@ async def test_a_list_of_sessions_in_pages_the_last_changed_first(home: Home) ->
         answer = await home.do("GET", f"/sessions?limit=2{before}")
         seen += [session["session_id"] for session in answer["sessions"]]
         assert all("messages" not in session for session in answer["sessions"])
+        assert answer["runner"] == "scripted"
         if answer["next_before"] is None:
             break
         before = f"&before={answer['next_before']}"
@@ -344,6 +345,7 @@ async def test_a_home_without_a_runner_says_so(tmp_path: Path) -> None:
     async with running_home(tmp_path) as home:
         await home.create()
         assert await home.refused("POST", "/sessions/s/send", {"content": "x"}) == (503, "no_runner")
+        assert (await home.do("GET", "/sessions"))["runner"] is None
 
 
 async def test_a_history_has_its_limits_and_its_events_stay_small(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,13 +68,11 @@ async def test_a_message_is_sent_from_the_viewer_and_answered(scene: Scene, tmp_
 async def test_what_home_refuses_is_said_and_the_text_stays(scene: Scene, tmp_path: Path) -> None:
     async with a_home(scene, tmp_path, ScriptedRunner(*reply("x"))) as remote, remote.connected():
         page = await scene.paired(scopes=ALL)
-        await remote.home.store.publish(
-            {"type": "message_appended", "session_id": "elsewhere", "role": "user", "content": "a stranger"}
-        )
-        await open_session(page, "a stranger")
+        await open_session(page)
         await field(page).fill("hello?")
+        await remote.home.store.transact([], lambda file, _: file.execute("DELETE FROM sessions"))
         await page.get_by_role("button", name="Send").click()
-        await expect(page.locator("#composer").get_by_role("alert")).to_contain_text("no session 'elsewhere'")
+        await expect(page.locator("#composer").get_by_role("alert")).to_contain_text("no session 'garden'")
         await expect(field(page)).to_have_value("hello?")
 
 
@@ -82,7 +80,8 @@ async def test_a_permission_is_given_from_the_viewer(scene: Scene, tmp_path: Pat
     async def ask(context: Any) -> None:
         assert await context.approve(CALL)
 
-    async with a_home(scene, tmp_path, ScriptedRunner(ask, *reply("Done."))) as remote, remote.connected():
+    script = [{"type": "tool_calls", "tool_calls": [CALL]}, ask, *reply("Done.")]
+    async with a_home(scene, tmp_path, ScriptedRunner(*script)) as remote, remote.connected():
         page = await scene.paired(scopes=("view", "approve"))
         reader = await scene.paired(scopes=("view",))
         for one in (page, reader):
@@ -94,6 +93,8 @@ async def test_a_permission_is_given_from_the_viewer(scene: Scene, tmp_path: Pat
         await expect(card).to_contain_text('"minutes": 5')
         await expect(reader.locator("[data-approval]")).to_contain_text("this browser may only read")
         await expect(reader.locator("[data-approval] button")).to_have_count(0)
+        await expect(page.locator(".row.tool .state")).to_have_text("waiting for you")
+        await expect(page.locator("#session-doing")).to_have_text("waiting for you")
         await page.get_by_role("button", name="Allow: open_valve").press("Enter")
         await expect(messages(page).last).to_have_text("Done.")
         for one in (page, reader):

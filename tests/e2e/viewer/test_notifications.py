@@ -76,12 +76,14 @@ async def test_A171_to_A183_each_stands_where_it_belongs_on_a_phone_and_on_a_des
         await expect(titles(phone, "#session-notices [data-place=region]")).to_have_text(["infos-inline"])  # A175
         await phone.keyboard.press("Escape")
         await expect(phone.get_by_role("dialog")).to_have_count(0)
-        await expect(titles(phone, "#session-notices [data-place=rail]")).to_have_text(["infos-banner", "infos-modal"])
+        await expect(titles(phone, "#session-notices [data-place=rail]")).to_have_text(["infos-modal", "infos-banner"])
         await make(remote, APPLICATION, "a-modal", "modal")
         await open_session(desktop)
         await expect(titles(desktop, "#rail")).to_have_text(
-            ["errora-banner", "infoa-modal", "infos-banner", "infos-modal"]
+            ["infoa-modal", "errora-banner", "infos-modal", "infos-banner"]
         )
+        await expect(desktop.locator("#rail .card:visible")).to_have_count(1)
+        await desktop.get_by_role("button", name="Show 3 more").press("Enter")
         await expect(desktop.locator("#rail .from:visible")).to_have_text(["Attic workstation"] * 2)
         await expect(titles(desktop, "#session-notices")).to_have_text(["infos-inline"])
         await expect(phone.get_by_role("dialog")).to_have_count(0)  # A180: the list is not in front
@@ -91,8 +93,9 @@ async def test_A171_to_A183_each_stands_where_it_belongs_on_a_phone_and_on_a_des
         # Dismissed there, it is over on every device and at home.
         await button(phone, "Dismiss", "a-modal").press("Enter")
         await expect(phone.get_by_role("dialog")).to_have_count(0)
-        await expect(titles(desktop, "#rail")).to_have_text(["errora-banner", "infos-banner", "infos-modal"])
+        await expect(titles(desktop, "#rail")).to_have_text(["errora-banner", "infos-modal", "infos-banner"])
         await button(desktop, "Dismiss", "a-banner").click()
+        await expect(titles(desktop, "#rail")).to_have_text(["infos-modal", "infos-banner"])
         await button(desktop, "Dismiss", "s-inline").click()
         await expect(titles(phone, "#homes")).to_have_count(0)
         await expect(titles(desktop, "#session-notices")).to_have_count(0)
@@ -110,9 +113,10 @@ async def test_A149_to_A152_home_is_away_when_it_is_dismissed(scene: Scene, tmp_
                 await make(remote, APPLICATION, title, "banner")
             await expect(titles(phone, "#homes")).to_have_count(3)
             await expect(titles(desktop, "#rail")).to_have_count(3)
+            await phone.get_by_role("button", name="Show 2 more").click()
         await expect(desktop.locator("#homes .pill")).to_have_text("Waiting for home")
         await button(desktop, "Dismiss", "three").click()  # A152
-        await expect(desktop.locator("#rail .card").last).to_contain_text("Home is not connected")
+        await expect(desktop.locator("#rail .card:visible")).to_contain_text("Home is not connected")
         await expect(button(desktop, "Dismiss", "three")).to_be_enabled()
         await expect(phone.locator("#homes .pill")).to_have_text("Waiting for home")
         for title in ("one", "two"):
@@ -164,3 +168,38 @@ async def test_A177_A184_A188_what_an_action_answers_with_is_shown_where_it_was_
         await expect(phone.locator("#session-notices .card")).to_have_count(0)
         await phone.get_by_role("link", name="Back to sessions").click()
         await expect(titles(phone, "#homes")).to_have_text(["infoOf the home"])
+
+
+@pytest.mark.parametrize("wide", [False, True])
+async def test_of_many_the_newest_stands_and_the_rest_is_a_key_away(scene: Scene, tmp_path: Path, wide: bool) -> None:
+    async with a_home(scene, tmp_path) as remote, remote.connected():
+        page = await (scene.paired(viewport=DESKTOP) if wide else scene.paired())
+        place = page.locator("#rail" if wide else "#homes .cards")
+        shown, fold = place.locator(".card:visible"), place.locator("[aria-expanded]")
+        await make(remote, APPLICATION, "first", "banner", severity="error")
+        await make(remote, APPLICATION, "second", "banner")
+        await expect(shown).to_have_count(2)
+        await expect(fold).to_have_count(0)
+        await make(remote, APPLICATION, "third", "banner", body="word " * 500)
+        await expect(shown).to_have_count(1)
+        await expect(shown).to_contain_text("third")
+        assert (await place.bounding_box())["height"] < 150
+        await expect(fold).to_have_text("2 more, 1 of them an error")
+        await expect(fold).to_have_attribute("aria-expanded", "false")
+        await fold.press("Enter")
+        await expect(fold).to_have_attribute("aria-expanded", "true")
+        await expect(fold).to_be_focused()
+        await expect(shown.locator("h3")).to_have_text(["infothird", "infosecond", "errorfirst"])
+        # What comes meanwhile takes its place above, and the focus from nobody.
+        await button(page, "Dismiss", "second").focus()
+        await make(remote, APPLICATION, "second", "banner", body="It has become worse.")
+        await expect(shown.locator("h3")).to_have_text(["infosecond", "infothird", "errorfirst"])
+        await expect(button(page, "Dismiss", "second")).to_be_focused()
+        await fold.press("Enter")
+        await expect(shown).to_have_count(1)
+        await expect(shown).to_contain_text("It has become worse.")
+        for title in ("second", "third"):  # the next one comes forward
+            await button(page, "Dismiss", title).click()
+        await expect(shown.locator("h3")).to_have_text(["errorfirst"])
+        await expect(fold).to_have_count(0)
+        assert page.complaints == []  # type: ignore[attr-defined]

@@ -35,18 +35,24 @@ async def cards_are(page: Page, count: int) -> None:
 async def test_the_first_opening_stands_at_the_end_and_stays_there_through_any_layout_change(scene: Scene) -> None:
     async with scene.home() as home:
         await tell(home, *range(1, 31))
-        for number in range(3):
-            await home.tell(noticed(number))
+        await home.tell(noticed(0))
         page = await scene.paired()
         await open_session(page)
-        await cards_are(page, 3)
+        await cards_are(page, 1)
         await page.wait_for_function(AT_END)
         await expect(page.get_by_role("button", name="Jump to latest")).to_be_hidden()
-        await home.tell(noticed(3))
-        await cards_are(page, 4)
+        await home.tell(noticed(1))
+        await cards_are(page, 2)
         await page.wait_for_function(AT_END)
-        await page.get_by_role("button", name="Dismiss: Notice 3").click()
+        await home.tell(noticed(2))
+        await cards_are(page, 1)  # the others are folded
+        await expect(page.get_by_role("article")).to_contain_text("Notice 2")
+        await page.wait_for_function(AT_END)
+        await page.get_by_role("button", name="Show 2 more").click()
         await cards_are(page, 3)
+        await page.wait_for_function(AT_END)
+        await page.get_by_role("button", name="Dismiss: Notice 2").click()
+        await cards_are(page, 2)
         await page.wait_for_function(AT_END)
         for size in ({"width": 390, "height": 420}, {"width": 320, "height": 700}, {"width": 844, "height": 390}):
             await page.set_viewport_size(size)  # type: ignore[arg-type]
