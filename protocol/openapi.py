@@ -6,7 +6,6 @@ table and router are the same. Schemas and their descriptions are msgspec's, of 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -123,7 +122,7 @@ def _responses(one: Operation, schemas: Mapping[int, Json]) -> Json:
     for status in sorted({*one.answers, *refused}):
         problems = refused.get(status, [])
         texts = [f"`{said.code}`: {said.meaning}" if said.meaning else f"`{said.code}`" for said in problems]
-        response: Json = {"description": "; ".join(texts) or HTTPStatus(status).phrase}
+        response: Json = {"description": "; ".join(texts) or ("done" if status < 400 else "not now")}
         media = _content(_media(one.answers.get(status)), schemas)
         shapes = [_refusal(problems, shape) for shape in ("error", "reason") if any(p.shape == shape for p in problems)]
         if shapes:

@@ -50,7 +50,8 @@ class Asking:
             method, url, data=data, headers=sent, skip_auto_headers=("Content-Type",)
         ) as answer:
             read = await answer.read()
-            self.described.check(method, path, answer.status, answer.content_type, read)
+            asked = None if path.startswith(POLL) else data  # long polling refuses with 200
+            self.described.check(method, path, answer.status, answer.content_type, read, asked)
             assert status in (None, answer.status), read
             return json.loads(read) if read and answer.content_type == "application/json" else None
 
@@ -111,6 +112,8 @@ async def test_what_is_answered_is_described(asking: Asking, tmp_path: Path) -> 
     await asking("POST", REDEEM, None, {"code": issued["code"], "name": "Phone"}, 410)
     await asking("GET", f"{CODES}/{issued['pairing_id']}", token, status=200)
     await asking("DELETE", f"{CODES}/{issued['pairing_id']}", token, status=204)
+    await asking("DELETE", f"{CODES}/{(closed := await asking('POST', CODES, token))['pairing_id']}", token, status=204)
+    await asking("POST", REDEEM, None, {"code": closed["code"], "name": "Phone"}, 410)
     app = made["credential"]
     for one in (token, app, operator):
         await asking("GET", pairing.ME_PATH, one, status=200)
@@ -145,6 +148,15 @@ async def test_what_is_answered_is_described(asking: Asking, tmp_path: Path) -> 
     for path in (POLL, POLL + "?vsn=3.0.0", POLL + "?token=long-lived"):
         assert (await asking("GET", path, status=200))["status"] == 403
     assert asking.described.unseen == {("GET", "/socket/websocket")}  # whose success is 101
+
+
+async def test_a_guesser_is_refused_as_described(asking: Asking) -> None:
+    for _ in range(100):
+        said = await asking("POST", REDEEM, None, {"code": "BCDF-GHJK-LMNP", "name": "x"})
+        if said["error"]["code"] == "rate_limited":
+            break
+    else:
+        pytest.fail("nobody was refused")
 
 
 async def test_the_upgrade_is_described(asking: Asking) -> None:

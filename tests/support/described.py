@@ -29,6 +29,7 @@ ODD = (
     "\0",
     "٣",
 )
+_JSON = "application/json"
 RAW = ("%", "%ff", "%c3%28", "+", "a&b", "%00", "[]", "=")
 
 
@@ -49,9 +50,13 @@ class Described:
             for method, operation in item.items():
                 yield method.upper(), path, operation
 
-    def check(self, method: str, path: str, status: int, media_type: str, body: bytes) -> None:
-        """Fails unless this may be answered."""
+    def check(
+        self, method: str, path: str, status: int, media_type: str, body: bytes, asked: bytes | None = None
+    ) -> None:
+        """Fails unless this may be answered, and `asked`, where it succeeded as a body of JSON, may be asked."""
         template = next(known for pattern, known in self._paths if re.fullmatch(pattern, path.partition("?")[0]))
+        if asked and status < 300:
+            self._valid(json.loads(asked), "paths", template, method.lower(), "requestBody", "content", _JSON, "schema")
         answers = self._strict["paths"][template][method.lower()]["responses"]
         assert str(status) in answers, f"{method} {path} is answered {status}: {body[:300]!r}"
         self.seen.add((method, template, status))
@@ -60,11 +65,14 @@ class Described:
             assert body == b"", f"{method} {path} {status}: a body"
             return
         assert media_type in content, f"{method} {path} {status}: {media_type}"
-        if media_type == "application/json":
+        if media_type == _JSON:
             where = ("paths", template, method.lower(), "responses", str(status), "content", media_type, "schema")
-            pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in where)
-            faults = list(Draft202012Validator({**self._strict, "$ref": f"#/{pointer}"}).iter_errors(json.loads(body)))
-            assert not faults, f"{method} {path} {status}: {faults[0]}"
+            self._valid(json.loads(body), *where)
+
+    def _valid(self, value: Any, *where: str) -> None:
+        pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in where)
+        faults = list(Draft202012Validator({**self._strict, "$ref": f"#/{pointer}"}).iter_errors(value))
+        assert not faults, f"{' '.join(where)}: {faults[0]}"
 
     @property
     def unseen(self) -> set[tuple[str, str]]:

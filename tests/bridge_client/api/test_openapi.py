@@ -19,6 +19,8 @@ from bridge_client.api.server import MAX_BODY, Api
 from bridge_client.config import Config
 from bridge_client.runners import Checkpoint, Context
 from tests.support.described import Described, filled, odd_queries
+from tests.support.running_api import TOKEN
+from tests.support.running_home import running_home
 from tests.support.scripted_runner import ScriptedRunner, gate, said
 from tests.test_docs import DOCS, section, table
 
@@ -54,7 +56,9 @@ class Asking:
             method, url, data=data, headers=sent, skip_auto_headers=("Content-Type",)
         ) as answer:
             read = await answer.read()
-            self.described.check(method, path, answer.status, answer.content_type, read)
+            self.described.check(
+                method, path, answer.status, answer.content_type, read, data if isinstance(data, bytes) else None
+            )
             assert status in (None, answer.status), read
             return json.loads(read)
 
@@ -176,6 +180,15 @@ async def test_what_is_answered_is_described(asking: Asking, runner: ScriptedRun
     assert asking.described.unseen == set()
 
 
+async def test_a_home_that_answers_nobody_says_so_as_described(tmp_path: Path) -> None:
+    async with running_home(tmp_path) as home, aiohttp.ClientSession() as session:
+        asking = Asking(home.api.url, TOKEN, session, ())
+        asking.described = await asking.describe()
+        await home.create()
+        said = await asking("POST", "/sessions/s/send", {"content": "hi"}, 503)
+        assert said["error"]["code"] == "no_runner"
+
+
 async def test_what_any_route_refuses_is_described(asking: Asking) -> None:
     for method, path, operation in asking.described.operations:
         where = filled(path)
@@ -197,3 +210,23 @@ async def test_no_query_is_answered_in_another_way(asking: Asking) -> None:
         if method == "GET":
             for query in odd_queries(operation, zlib.crc32(path.encode()), 12):
                 await asking(method, f"{filled(path)}?{query}")
+
+
+async def test_the_bounds_of_parameters_are_those_described(asking: Asking) -> None:
+    await asking("POST", "/sessions", {"session_id": "0"}, 201)
+    tried = 0
+    for method, path, operation in asking.described.operations:
+        for entry in operation["parameters"]:
+            if entry["in"] != "query" or entry["schema"].get("type") != "integer":
+                continue
+            least = entry["schema"]["minimum"]
+            below = entry["schema"].get("exclusiveMaximum")
+            most = entry["schema"]["maximum"] if below is None else below - 1
+            query = f"{filled(path)}?{entry['name']}="
+            await asking(method, f"{query}{least}", status=200)
+            if entry["name"] != "wait_timeout_ms":  # it would
+                await asking(method, f"{query}{most}", status=200)
+            for beyond in (least - 1, most + 1):
+                await asking(method, f"{query}{beyond}", status=400)
+            tried += 1
+    assert tried >= 8
