@@ -91,7 +91,7 @@ _SESSION: Final = Parameter("X-Phoenix-LongPoll-Token", "names the session; a GE
 _LIVE: Final = [_VSN, _SESSION]
 _TOKEN: Final = f"The credential is asked when a session begins. {_WIRE}."
 _BODIES: Final = [Media("application/json", Any), Media("application/x-ndjson", str)]
-_PAIRED: Final = "bad_name malformed wrong expired reused too_many_devices rate_limited overloaded"
+_PAIRED: Final = "bad_name malformed wrong expired reused rate_limited overloaded"
 _FACTS: Final = p.DeviceFacts | p.ServerFacts | p.OperatorFacts
 
 OPERATIONS: Final = (

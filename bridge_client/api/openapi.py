@@ -93,16 +93,16 @@ _FALSE: Final = Annotated[bool, Meta(extra_json_schema={"default": False})]
 _TRUE: Final = Annotated[bool, Meta(extra_json_schema={"default": True})]
 
 
-def _notifications(path: str, codes: str) -> list[Operation]:
+def _notifications(path: str, missing: str, room: str) -> list[Operation]:
     terminal = Parameter("include_terminal", "also those that are over", _FALSE)
-    ended = codes + "no_such_notification stale_revision invalid_transition"
+    ended = missing + room + "no_such_notification stale_revision invalid_transition"
     return [
-        _at(f"GET {path}", "Notifications, the last changed first", {200: a.Notifications}, codes, query=[terminal]),
+        _at(f"GET {path}", "Notifications, the last changed first", {200: a.Notifications}, missing, query=[terminal]),
         _at(
             f"POST {path}",
             "Make a notification, or update the active one of the same key",
             {201: a.OneNotification, 200: a.OneNotification},
-            codes + "notifications_full",
+            missing + room + "notifications_full",
             Draft,
         ),
         *(
@@ -150,7 +150,7 @@ OPERATIONS: Final = (
         f"POST {_ONE}/fork",
         "Copy a session",
         {201: a.Made},
-        "no_such_session session_exists " + _TOO_MUCH,
+        "no_such_session session_exists session_full",
         sessions.Fork,
     ),
     _at(
@@ -202,8 +202,8 @@ OPERATIONS: Final = (
             _WAIT,
         ],
     ),
-    *_notifications("/application/notifications", ""),
-    *_notifications(f"{_ONE}/notifications", "no_such_session content_too_large "),
+    *_notifications("/application/notifications", "", ""),
+    *_notifications(f"{_ONE}/notifications", "no_such_session ", "content_too_large "),
 )
 """Everything that is answered."""
 
