@@ -88,6 +88,7 @@ class Listed(TypedDict):
     sessions: list[ListedSession]
     next_before: Id | None
     epoch: str
+    runner: str | None
 
 
 class Messages(Place):
