@@ -26,7 +26,7 @@ MAX_SHOWN_BYTES: Final = 256 << 10
 ROLES: Final = ("user", "assistant", "system", "tool")
 """Row A105."""
 
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
+ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
 _encode: Final = msgspec.json.encode
 
 
@@ -82,7 +82,7 @@ class BadSession(SessionError):
 
 def check_id(value: str, name: str = "session_id") -> str:
     """The id, if it is one. Raises BadSession."""
-    if not _ID.fullmatch(value):
+    if not ID.fullmatch(value):
         raise BadSession(
             f"{name} is {value[:40]!r}; it is 1 to 128 letters, digits and any of . _ : - and begins with a letter or"
             " a digit"

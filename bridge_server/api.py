@@ -37,12 +37,16 @@ from protocol.pairing import (
     SERVERS_PATH,
     CodeIssued,
     CodeWanted,
+    DeviceFacts,
     DeviceList,
     DeviceListed,
+    HomeSeen,
+    OperatorFacts,
     PairedDevice,
     PairingState,
     Redeem,
     Redeemed,
+    ServerFacts,
     pairing_link,
     parse_code,
 )
@@ -233,19 +237,18 @@ class Api:
                 server_name = home.name or self._stored_name(identity.server_id)
             except KeyError:  # the home's credentials were revoked one by one; its apps stand
                 server_name = identity.server_id
-            facts = {
-                "kind": "device",
-                "device_id": identity.device_id,
-                "name": identity.name,
-                "server_id": identity.server_id,
-                "server_name": server_name,
-                "scopes": _sorted(identity),
-                "server": {"online": home.shown_online, "since": since},
-            }
+            facts: DeviceFacts | ServerFacts | OperatorFacts = DeviceFacts(
+                identity.device_id,
+                identity.name,
+                identity.server_id,
+                server_name,
+                _sorted(identity),
+                HomeSeen(home.shown_online, since),
+            )
         elif isinstance(identity, Server):
-            facts = {"kind": "server", "server_id": identity.server_id, "name": identity.name}
+            facts = ServerFacts(identity.server_id, identity.name)
         else:
-            facts = {"kind": "operator", "name": identity.name}
+            facts = OperatorFacts(identity.name)
         return _json(200, facts)
 
     # Who asks, and where the work is done.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from bridge_server import enrol
+from bridge_server import enrol, openapi
 from bridge_server.api import Api, error
 from bridge_server.auth import Credentials, Device, Identity, Operator, Refused, credential
 from bridge_server.backlog import Marks
@@ -271,6 +271,7 @@ class Hub:
         app.on_response_prepare.append(self._api.prepare)
         app.router.add_routes(self._api.routes())
         app.router.add_routes(viewer.routes())
+        app.router.add_routes([openapi.route(self.config.public_url)])
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)

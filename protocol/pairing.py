@@ -171,6 +171,37 @@ class DeviceList(Struct, frozen=True):
     devices: list[DeviceListed]
 
 
+class HomeSeen(Struct, frozen=True):
+    """Whether a home is connected, and since when that is so; null before it ever was."""
+
+    online: bool
+    since: str | None
+
+
+class DeviceFacts(Struct, frozen=True, tag_field="kind", tag="device"):
+    """The credential is an app's."""
+
+    device_id: str
+    name: str
+    server_id: str
+    server_name: str
+    scopes: list[str]
+    server: HomeSeen
+
+
+class ServerFacts(Struct, frozen=True, tag_field="kind", tag="server"):
+    """The credential is a home's."""
+
+    server_id: str
+    name: str
+
+
+class OperatorFacts(Struct, frozen=True, tag_field="kind", tag="operator"):
+    """The credential is an operator's."""
+
+    name: str
+
+
 def parse_code(text: str) -> Code:
     """The code that `text` means, in either case, with or without dashes and spaces. Raises BadCode.
 

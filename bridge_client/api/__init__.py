@@ -4,6 +4,7 @@
     events.py    GET /events: pages of the store, and waiting for the next event
     sessions.py, notifications.py    /sessions and what is below, /application/notifications
     session_events.py    GET /sessions/{session_id}/events: a session's events by their places in it
+    openapi.py, answers.py    GET /openapi.json: all of this described
     patience.py    how long a request may take to come
     status.py    GET /status: how far forwarding has come
 

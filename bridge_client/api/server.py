@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from bridge_client import local_token
-from bridge_client.api import PROGRAM, ApiError
+from bridge_client.api import PROGRAM, ApiError, openapi
 from bridge_client.api.patience import HEAD_SECONDS, PatientConnection
 from bridge_client.store import StoreError
 from protocol.loopback import LOOPBACK_NAMES, check_request, expected_hosts, normal_origin, own_origins
@@ -46,7 +46,7 @@ class Api:
         origins: Iterable[str] = (),
         head_seconds: float = HEAD_SECONDS,
     ) -> None:
-        self._routes = [web.get("/health", _health), *routes]
+        self._routes = [web.get("/health", _health), openapi.route(), *routes]
         self._token = token
         self._host = host
         self._listed = frozenset(origins)
