@@ -23,6 +23,7 @@ from tests.support.home_commands import ROOT
 from tests.support.old_stores import make_old
 from tests.support.running_home import running_home
 from tests.support.scripted_runner import ScriptedRunner, apply, reply
+from tests.support.stored import all_events
 
 USER = Message(role="user", content="hello")
 
@@ -32,7 +33,7 @@ def sessions_of(store: SqliteStore) -> Sessions:
 
 
 async def told(store: SqliteStore) -> list[dict[str, Any]]:
-    return [json.loads(event.data) for event in await store.list()]
+    return [json.loads(event.data) for event in await all_events(store)]
 
 
 async def test_A90_A94_a_change_whose_events_cannot_be_stored_is_not_made(tmp_path: Path) -> None:

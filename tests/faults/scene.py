@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from bridge_client import keys
-from bridge_client.store import EventStore, Stored
+from bridge_client.store import EventStore
 from bridge_client.store.sqlite import SqliteStore
 from bridge_server.auth import Credentials
 from tests.support.ports import free_port
@@ -51,14 +51,6 @@ class Scene:
     async def store(self) -> SqliteStore:
         """The home's store, opened by this process too."""
         return await SqliteStore.open(self.home_folder / "home.db")
-
-
-async def all_events(store: EventStore) -> list[Stored]:
-    """Everything the store holds, in order."""
-    events: list[Stored] = []
-    while page := await store.list(since_id=events[-1].event_id if events else 0, limit=5_000):
-        events += page
-    return events
 
 
 async def publish_steadily(store: EventStore, per_second: float, enough: asyncio.Event) -> None:

@@ -11,10 +11,11 @@ from bridge_client.store.memory import MemoryStore
 from bridge_server.app import Hub
 from tests.faults.apps import KINDS, app_of_kind
 from tests.faults.near import forwarding
-from tests.faults.scene import all_events, publish_steadily
+from tests.faults.scene import publish_steadily
 from tests.faults.wire import Wire
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import until
+from tests.support.stored import all_events
 
 PAST = 4_000
 DROPS = 6

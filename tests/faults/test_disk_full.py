@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 from bridge_client.store import StoreError
 from tests.faults.apps import python_app
-from tests.faults.scene import Scene, all_events
+from tests.faults.scene import Scene
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import cursor_on_disk, until
+from tests.support.stored import all_events
 
 IGNORE = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
 """A write beyond the limit then fails, as on a full disk (EFBIG), and does not end the process."""

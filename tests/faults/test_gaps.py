@@ -10,10 +10,10 @@ from bridge_client.store.memory import MemoryStore
 from bridge_server.app import Hub
 from tests.faults.apps import KINDS, app_of_kind
 from tests.faults.near import forwarding
-from tests.faults.scene import all_events
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import until
 from tests.support.running_hub import running_hub
+from tests.support.stored import all_events
 
 HELD = 1_000
 """Events that the small hub of these tests holds."""

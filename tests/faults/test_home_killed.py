@@ -7,9 +7,10 @@ from contextlib import AsyncExitStack
 from itertools import count
 
 from tests.faults.apps import phoenix_app, python_app
-from tests.faults.scene import Scene, all_events
+from tests.faults.scene import Scene
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import IngestProgram, cursor_on_disk, until
+from tests.support.stored import all_events
 
 DIES_BEFORE_SAVING = """
 import os, signal, bridge_client.cursor as cursor

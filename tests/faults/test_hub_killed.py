@@ -4,9 +4,10 @@ import asyncio
 import random
 
 from tests.faults.apps import phoenix_app, python_app
-from tests.faults.scene import Scene, all_events, publish_steadily
+from tests.faults.scene import Scene, publish_steadily
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import until
+from tests.support.stored import all_events
 
 KILLS = 3
 PER_SECOND = 50

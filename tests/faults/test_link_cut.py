@@ -8,10 +8,10 @@ from bridge_client.store.memory import MemoryStore
 from bridge_server.app import Hub
 from tests.faults.apps import KINDS, app_of_kind, python_app
 from tests.faults.near import forwarding
-from tests.faults.scene import all_events
 from tests.faults.wire import Loss, Wire
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import until
+from tests.support.stored import all_events
 
 EVENTS = 4
 MOST_FRAMES = 60

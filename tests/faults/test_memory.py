@@ -13,10 +13,11 @@ import pytest
 from bridge_client.store.sqlite import SqliteStore
 from bridge_client.store.sqlite_file import connect
 from tests.faults.apps import phoenix_app, python_app
-from tests.faults.scene import Scene, all_events
+from tests.faults.scene import Scene
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import PATIENCE, Program, cursor_on_disk, until
 from tests.support.raw_socket import frame, head
+from tests.support.stored import all_events
 
 MIB = 1 << 20
 HOUR = 180_000

@@ -13,11 +13,12 @@ import pytest
 
 from bridge_client.app_client import AppClient
 from tests.faults.apps import python_app
-from tests.faults.scene import Scene, all_events
+from tests.faults.scene import Scene
 from tests.faults.test_memory import Peak, metric, never_reads, until_metric
 from tests.support.invariant import Record, nothing_lost
 from tests.support.longpoll_client import longpoll_client
 from tests.support.processes import until
+from tests.support.stored import all_events
 
 MIB = 1 << 20
 

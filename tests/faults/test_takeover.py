@@ -10,9 +10,10 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from bridge_server.app import Hub
 from tests.faults.apps import phoenix_app, python_app
-from tests.faults.scene import Scene, all_events, publish_steadily
+from tests.faults.scene import Scene, publish_steadily
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import HomeProgram, until
+from tests.support.stored import all_events
 
 FROZEN_SECONDS = 3.0
 """A home of these tests takes a hub for dead that is silent for two seconds."""

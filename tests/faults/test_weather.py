@@ -4,10 +4,11 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tests.faults.apps import KINDS, app_of_kind
-from tests.faults.scene import Scene, all_events, publish_steadily
+from tests.faults.scene import Scene, publish_steadily
 from tests.faults.weather import Weather
 from tests.support.invariant import Record, nothing_lost
 from tests.support.processes import until
+from tests.support.stored import all_events
 
 PATIENCE = 60.0
 

@@ -25,6 +25,7 @@ from bridge_client.store.sqlite_log import SqliteSessionLog
 from bridge_client.store.sqlite_notifications import SqliteNotifications
 from bridge_client.store.sqlite_sessions import SqliteSessions
 from tests.support.running_api import TOKEN, Answer, ApiClient
+from tests.support.stored import all_events
 
 
 class Home(ApiClient):
@@ -86,7 +87,7 @@ class Home(ApiClient):
 
     async def told(self, request_id: str | None = None) -> list[dict[str, Any]]:
         """All stored events, or those of a request."""
-        return [json.loads(event.data) for event in await self.store.list(request_id=request_id)]
+        return [json.loads(event.data) for event in await all_events(self.store, request_id)]
 
 
 @asynccontextmanager
