@@ -234,11 +234,12 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
 
 
 async def outlook(config: Config) -> Outlook | None:
-    """What the home's own store holds and keeps, None while there is none. Makes no file. Raises StoreError."""
+    """What the home's own store holds and what the home keeps, None while there is none. Raises StoreError."""
     if config.source is not None or not config.store_path.exists():
-        return None
+        return None  # and no file is made
+    status = await local_api.running(address.find(config.address_path), config.state_dir)
     async with open_store(config) as store:
-        return await SqliteRetention(store).outlook(config.retention, time.time())
+        return (await SqliteRetention(store).outlook(config.retention, time.time())).as_told(status)
 
 
 def runner(config: Config) -> Runner | None:
@@ -345,15 +346,15 @@ async def status(config: Config) -> dict[str, Any]:
     """
     credential = keys.load_for(config.hub_url, config.credential_path)
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
-    facts: dict[str, Any] = {"source": config.source_name, "epoch": None, "head_id": None, "head_known": False}
     found = await outlook(config)
-    facts["stored"] = None if found is None else found.facts()
+    facts: dict[str, Any] = {"source": config.source_name, "epoch": None, "head_id": None, "head_known": False}
+    facts |= {"stored": None if found is None else found.facts(), "cursor_error": None}
     if config.source is None:
         facts |= {"store": str(config.store_path), "head_known": True}
         if config.store_path.exists():
             async with open_store(config) as store:
                 facts |= {"epoch": store.epoch, "head_id": await store.head()}
-    cursor, facts["cursor_error"] = None, None
+    cursor = None
     try:
         cursor = CursorFile(config.cursor_path).load()
     except DamagedCursor as error:
@@ -382,8 +383,7 @@ async def status(config: Config) -> dict[str, Any]:
     known = facts["head_known"] and (running is not None or facts["cursor_error"] is None)
     facts["waiting"] = (facts["head_id"] or 0) - (facts["acked_id"] or 0) if known else None
     facts["lag"]["events"] = facts["waiting"]
-    facts["hub"] = await hub_state(hub_url)
-    return facts
+    return facts | {"hub": await hub_state(hub_url)}
 
 
 async def audited(config: Config, limit: int) -> Sequence[Audited]:

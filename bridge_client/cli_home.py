@@ -268,7 +268,7 @@ def audit(as_json: bool, limit: int, **options: Any) -> None:
     """Show what apps have asked this home to do, the latest last: when, which device, what, and what came of it.
 
     The outcome is the HTTP status, the reason of a refusal, or `begun` for what a home that died has left open. What
-    apps only read is in the home's log.
+    apps only read is in the home's log, at the level DEBUG.
     """
     run(_audit(Config.from_env(**options), limit, as_json))
 

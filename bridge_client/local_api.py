@@ -9,6 +9,7 @@ import msgspec
 
 from bridge_client import local_token
 from bridge_client.api import PROGRAM
+from bridge_client.keys import BadKeyFile
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=3.0)
 MAX_ANSWER: Final = 1 << 20
@@ -49,6 +50,15 @@ async def status(url: str, state_dir: Path) -> dict[str, Any] | str:
         return f"{url} can't be reached: {error or type(error).__name__}"
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return f"{url} answers nonsense: something else listens there"
+
+
+async def running(url: str | None, state_dir: Path) -> dict[str, Any] | None:
+    """What the home at `url` says of itself, None if it says nothing."""
+    try:
+        said = None if url is None else await status(url, state_dir)
+    except BadKeyFile:
+        return None
+    return said if isinstance(said, dict) else None
 
 
 async def cant_listen(host: str, port: int, error: OSError) -> str:

@@ -265,16 +265,30 @@ def items(metadata: Mapping[str, Any]) -> list[Record]:
     return [item for item in found if is_record(item)] if isinstance(found, list) else []
 
 
+def misshapen(metadata: Mapping[str, Any]) -> bool:
+    """Whether it has a `notifications` that is no {"items": [...]}."""
+    kept = metadata.get(METADATA, {})
+    return not isinstance(kept, dict) or not isinstance(kept.get("items", []), list)
+
+
+def check_given(metadata: Mapping[str, Any]) -> None:
+    """Whether a new session may have this metadata. Raises BadNotification."""
+    if misshapen(metadata) or not all(map(is_record, metadata.get(METADATA, {}).get("items", []))):
+        raise BadNotification(
+            '$.metadata.notifications: it is where the home keeps the session\'s notifications, {"items": [...]} of'
+            ' objects with an "id"; give other data another name'
+        )
+
+
 def put(metadata: dict[str, Any], record: Record, room: int) -> None:
     """Keep this record in the metadata, in place of the one with its id; what is terminal and oldest makes room.
 
-    `room` is what the metadata may have in bytes as JSON. Raises BadNotification for a `notifications` that is somebody
-    else's, NotificationsFull.
+    A `notifications` that is misshapen stays, as `replaced` within the new one. `room` is what the metadata may have in
+    bytes as JSON. Raises NotificationsFull.
     """
-    kept = metadata.setdefault(METADATA, {})
-    found = kept.setdefault("items", []) if isinstance(kept, dict) else None
-    if not isinstance(found, list):
-        raise BadNotification('the session\'s metadata holds a "notifications" that is no {"items": [...]}: rename it')
+    if misshapen(metadata):
+        metadata[METADATA] = {"replaced": metadata[METADATA]}
+    found = metadata.setdefault(METADATA, {}).setdefault("items", [])
     found[:] = [item for item in found if not is_record(item) or item["id"] != record["id"]] + [record]
     ended = [item for item in found if is_record(item) and not is_active(item)]
     active = sum(1 for item in found if is_record(item) and is_active(item))

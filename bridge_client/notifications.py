@@ -7,6 +7,7 @@ anew.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from uuid import uuid4
@@ -21,6 +22,11 @@ from bridge_client.sessions import Sessions
 from bridge_client.store import StoreError
 
 _TRIES: Final = 24
+
+MAX_SAID: Final = 1_000
+"""Sessions of which it is remembered that the log says what is wrong with them."""
+
+log = logging.getLogger(__name__)
 
 _Listed = list[Record]  # inside the classes, `list` is a method
 
@@ -109,10 +115,11 @@ class SessionNotifications:
         self._sessions = sessions
         self._clock = clock
         self._new_id = new_id
+        self._said: set[str] = set()
 
     def of(self, session_id: str) -> "OfSession":
         """Those of one session."""
-        return OfSession(self._sessions, session_id, self._clock, self._new_id)
+        return OfSession(self._sessions, session_id, self._clock, self._new_id, self._said)
 
     async def tell(self, session_id: str, said: Mapping[str, Any]) -> None:
         """What a runner says (rows A153, A154). Raises what `create` raises: whoever hands this on must not fail."""
@@ -122,11 +129,15 @@ class SessionNotifications:
 class OfSession:
     """`Notifications` of one session."""
 
-    def __init__(self, sessions: Sessions, session_id: str, clock: Clock, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, sessions: Sessions, session_id: str, clock: Clock, new_id: Callable[[], str], said: set[str]
+    ) -> None:
+        """`said` holds the sessions of which the log says that their metadata is misshapen."""
         self._sessions = sessions
         self._session_id = session_id
         self._clock = clock
         self._new_id = new_id
+        self._said = said
 
     async def list(self, *, include_terminal: bool = False) -> _Listed:
         return rules.listed(await self._items(), include_terminal=include_terminal)
@@ -154,7 +165,7 @@ class OfSession:
         outcomes: list[Outcome] = []
 
         def change(metadata: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
-            outcome = think(rules.items(metadata))
+            outcome = think(self._read(metadata))
             if outcome.verb is None:
                 raise _Unchanged(outcome)
             rules.put(metadata, outcome.record, MAX_METADATA_BYTES)
@@ -168,7 +179,17 @@ class OfSession:
         return outcomes[-1]
 
     async def _items(self) -> Sequence[Record]:
-        return rules.items((await self._sessions.get(self._session_id)).metadata)
+        return self._read((await self._sessions.get(self._session_id)).metadata)
+
+    def _read(self, metadata: Mapping[str, Any]) -> Sequence[Record]:
+        if rules.misshapen(metadata) and self._session_id not in self._said and len(self._said) < MAX_SAID:
+            self._said.add(self._session_id)
+            log.warning(
+                'the metadata of session %s has a "notifications" that is no {"items": [...]}: taken for none; the next'
+                " notification moves it to notifications.replaced",
+                self._session_id,
+            )
+        return rules.items(metadata)
 
     def _now(self) -> str:
         return rfc3339(self._clock.wall())

@@ -4,21 +4,23 @@ One request a session: a second one is refused while it runs. What is told of a 
 
     message_appended, checkpoint   the user's message; they belong to the session, not to the request
     request_started                first and once (A42, A43)
-    …                              what the runner yields, each durable before the next is asked for (A41)
+    …                              what the runner yields, in its order (A41)
     checkpoint                     for each Checkpoint, with its messages in the history (A82, A84, A93)
     error | request_cancelled      if it failed, or was cancelled (A44, A47)
     request_completed              last and once, whatever happened (A45, A46)
 
-The last two lines and the end of the request are stored as one. A request that a home leaves behind, because it stops
-or is killed, ends with an `error`: when it stops, or at its next start (`recover`). What a request has told whole is in
-the history when it is over, also where its runner did not come to the checkpoint: who loads the session later reads on
-behind its cursor, and would miss it (row A96).
+What arrives while other events are being stored is stored together. Events are durable before anything that depends on
+them: a checkpoint, a question to the person, a notification, the last lines; and before a runner goes on that has told
+what messages come of. The last two lines and the end of the request are stored as one. A request that a home leaves
+behind, because it stops or is killed, ends with an `error`: when it stops, or at its next start (`recover`). What a
+request has told whole is in the history when it is over, also where its runner did not come to the checkpoint: who
+loads the session later reads on behind its cursor, and would miss it (row A96).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import chain, repeat
 from secrets import token_urlsafe
 from typing import Any, Final
@@ -28,7 +30,9 @@ import msgspec
 from bridge_client import session_rules as rules
 from bridge_client.clock import Clock
 from bridge_client.notification_rules import without as without_notifications
-from bridge_client.runners import Checkpoint, Message, Request, Runner, RunnerError
+from bridge_client.publishing import Publishing
+from bridge_client.request_endings import error_event, failure_event, last_events, raised
+from bridge_client.runners import Checkpoint, Message, Request, Runner
 from bridge_client.running_request import (
     APPROVAL_SECONDS,
     MAX_APPROVALS,
@@ -44,15 +48,12 @@ from bridge_client.store import EventStore, StoreClosed, StoreError
 from bridge_client.told_messages import CAPTURED, ToldMessages
 from protocol.errors import InvalidEvent
 from protocol.events import agent_app
-from protocol.events.truncation import cut_chars
 
 MAX_RUNNING: Final = 64
 """Requests at the same time, over all sessions."""
 
 CLEANUP_SECONDS: Final = 10.0
 """How long a cancelled runner may take to end. One that takes longer is left behind, and the log says so."""
-
-MAX_DETAIL_CHARS: Final = 2_000
 
 STOPPED: Final = "the home stopped during this request"
 GONE: Final = "the program that ran this request was ended"
@@ -108,7 +109,7 @@ class RequestExecution:
                 continue  # whoever ran it has ended it meanwhile
             await self._capture(session_id, request_id)
             about = {"session_id": session_id, "request_id": request_id}
-            await self._sessions.end(session_id, request_id, _last(about, _error(why)))
+            await self._sessions.end(session_id, request_id, last_events(about, error_event(why)))
             log.warning("request %s of session %s: %s", request_id, session_id, why)
             ended += 1
         return ended
@@ -144,7 +145,8 @@ class RequestExecution:
         """
         if request_id is not None:
             rules.check_id(request_id, "request_id")
-        running = Running(session_id, request_id or token_urlsafe(12), stream, stream_tools)
+        publishing = Publishing(self._store)
+        running = Running(session_id, request_id or token_urlsafe(12), stream, stream_tools, publishing)
         # Whoever asked may go away meanwhile: what has begun goes on.
         return await asyncio.shield(self._spawn(self._begin(running, message, runner, fresh=request_id is None)))
 
@@ -206,7 +208,8 @@ class RequestExecution:
 
     async def _conduct(self, running: Running, runner: Runner) -> None:
         work = asyncio.create_task(self._work(running, runner))
-        ends: set[asyncio.Future[Any]] = {work, running.stopped}
+        failed = running.publishing.failed
+        ends: set[asyncio.Future[Any]] = {work, running.stopped, failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
@@ -217,13 +220,16 @@ class RequestExecution:
         if not work.done():
             log.error("runner %s does not end request %s: it is left behind", runner.name, running.request_id)
             work.add_done_callback(_retrieve)
-        failure = _failure(work, runner, running.request_id) if work.done() else None
         why = running.stopped.result() if running.stopped.done() else None
+        running.stop("over")  # what an abandoned runner still yields goes nowhere
+        with suppress(Exception):  # `failed` has it
+            await running.publishing.flush()
+        error = failed.result() if failed.done() else raised(work)
+        failure = None if error is None else failure_event(error, runner, running.request_id)
         if why == "cancelled":
             failure = {"type": "request_cancelled"}
         elif why == "stopped":
-            failure = _error(STOPPED)
-        running.stop("over")  # what an abandoned runner still yields goes nowhere
+            failure = error_event(STOPPED)
         await self._end(running, about, failure)
 
     async def _end(self, running: Running, about: Mapping[str, str], failure: Json | None) -> None:
@@ -233,10 +239,10 @@ class RequestExecution:
                     if running.uncaptured:
                         await self._capture(running.session_id, running.request_id)
                         running.uncaptured = False
-                await self._sessions.end(running.session_id, running.request_id, _last(about, failure))
+                await self._sessions.end(running.session_id, running.request_id, last_events(about, failure))
                 break
             except InvalidEvent as error:
-                failure = _error(f"the request failed, and what its runner reported can't be stored: {error}")
+                failure = error_event(f"the request failed, and what its runner reported can't be stored: {error}")
                 continue
             except (StoreError, SessionError) as error:
                 log.error("request %s could not be ended: %s", running.request_id, error)
@@ -267,7 +273,9 @@ class RequestExecution:
                     # Whole even when cancelled now: the events of these messages are told already.
                     await asyncio.shield(self._spawn(self._checkpoint(running, item)))
                 elif running.wants(item):
-                    await self.tell(running, item)
+                    await self._put(running, item)
+                    if item.get("type") in CAPTURED:
+                        await running.publishing.flush()
 
     async def _capture(self, session_id: str, request_id: str) -> None:
         """A checkpoint of what was told whole behind the last one. Raises StoreError."""
@@ -287,6 +295,7 @@ class RequestExecution:
     async def _checkpoint(self, running: Running, checkpoint: Checkpoint) -> None:
         session_id, request_id = running.session_id, running.request_id
         async with running.capturing:
+            await running.publishing.flush()
             await self._sessions.checkpoint(session_id, request_id, checkpoint.messages)
             running.uncaptured = False
         if self._on_checkpoint is not None:
@@ -296,18 +305,24 @@ class RequestExecution:
                 log.exception("a follower of checkpoints failed")
 
     async def tell(self, running: Running, event: Mapping[str, Any]) -> None:
-        """Publish an event of the request, unless it is over or the event is internal (A56, A80)."""
+        """Publish an event of the request, durable when this returns, and all that was told before it."""
+        await self._put(running, event)
+        await running.publishing.flush()
+
+    async def _put(self, running: Running, event: Mapping[str, Any]) -> None:
+        """It is told, unless the request is over or the event is internal (A56, A80)."""
         shown = agent_app.public(event)
         if shown is not None and not running.stopped.done():
             running.uncaptured = running.uncaptured or shown.get("type") in CAPTURED
             named = {"session_id": running.session_id, "request_id": running.request_id}
-            await self._store.publish({**shown, **named})
+            await running.publishing.put({**shown, **named})
 
     async def notify(self, running: Running, notification: Mapping[str, Any]) -> None:
         """Rows A153, A154: what goes wrong with it is logged, and no more."""
         if self._notify is None:
             return
         try:
+            await running.publishing.flush()
             await self._notify(running.session_id, notification)
         except Exception as error:
             log.warning("a notification of session %s is lost: %s", running.session_id, error)
@@ -353,35 +368,3 @@ class _Context:
 def _retrieve(task: "asyncio.Task[None]") -> None:
     if not task.cancelled():
         task.exception()
-
-
-def _failure(work: "asyncio.Task[None]", runner: Runner, request_id: str) -> Json | None:
-    """The event that tells why the work ended, None if it came to its end."""
-    if work.cancelled():
-        return _error(f"the runner {runner.name} was stopped")
-    match work.exception():
-        case None:
-            return None
-        case RunnerError() as error:
-            event = _error(str(error))
-            if error.provider_error is not None:
-                event["provider_error"] = dict(error.provider_error)
-            return event if not error.details else {**event, "details": dict(error.details)}
-        case InvalidEvent() as error:
-            return _error(f"the runner {runner.name} told something that can't be stored: {error}")
-        case SessionError() | StoreError() as error:
-            return _error(str(error))
-        case error:
-            log.error("the runner %s failed in request %s", runner.name, request_id, exc_info=error)
-            return _error(f"the runner {runner.name} failed; the home's log says why")
-
-
-def _error(detail: str) -> Json:
-    """Row A47."""
-    return {"type": "error", "detail": cut_chars(detail, MAX_DETAIL_CHARS) or "the request failed"}
-
-
-def _last(about: Mapping[str, str], failure: Json | None) -> list[Json]:
-    """What ends a request."""
-    ending = [] if failure is None else [failure]
-    return [{**event, **about} for event in (*ending, {"type": "request_completed"})]

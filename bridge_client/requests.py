@@ -223,7 +223,9 @@ class Requests:
 
     def _log(self, asked: Asked, outcome: str) -> None:
         line = self._line(asked, outcome)
-        log.info("device %s asked for %s %s: %s", line.device_id, line.method, line.path, line.outcome)
+        # An open page looks again and again: what it reads would bury what somebody has changed.
+        level = logging.DEBUG if asked.method == "GET" and outcome.isdecimal() else logging.INFO
+        log.log(level, "device %s asked for %s %s: %s", line.device_id, line.method, line.path, line.outcome)
 
 
 class Attendance:

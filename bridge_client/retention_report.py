@@ -1,6 +1,7 @@
 """What a store holds and what retention does with it, for programs and in words."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 from bridge_client.clock import rfc3339
 from bridge_client.retention import Extent, Rules
@@ -12,6 +13,16 @@ class Outlook(NamedTuple):
     extent: Extent
     rules: Rules
     due: int
+    told: bool = False
+    """Whether the running home said so; else these are the rules of who asks, which the home may not have."""
+
+    def as_told(self, status: Mapping[str, Any] | None) -> Self:
+        """The same with the rules in the `status` of the home that runs on the store; None: none runs."""
+        match status and status.get("stored"):
+            case {"retain_days": float() | int() | None as days, "retain_bytes": int() | None as size, "due_to": due}:
+                rules = Rules(None if days is None else days * 86_400, size)
+                return self._replace(rules=rules, due=int(due or 0), told=True)
+        return self
 
     def facts(self) -> dict[str, Any]:
         """As `GET /status` and `bridge-client status --json` show it: docs/home-api.md explains each member."""
@@ -46,7 +57,8 @@ class Outlook(NamedTuple):
         kept = [f"{days / 86_400:g} days"] if days is not None else []
         kept += [f"at most {_mib(size)}"] if size is not None else []
         gone = f"; removed up to event {self.extent.floor}" if self.extent.floor else ""
-        return f"keeps {' and '.join(kept) or 'everything'}{gone}"
+        whose = "" if self.told else ", as configured here"
+        return f"keeps {' and '.join(kept) or 'everything'}{whose}{gone}"
 
     def waits(self, acked: int | None) -> str:
         """Why events that are due are still there, empty when they are not; `acked`: what the hub has acknowledged."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from bridge_client.publishing import Publishing
 from bridge_client.session_rules import SessionError
 
 APPROVAL_SECONDS: Final = 3600.0
@@ -50,11 +51,15 @@ class Approval(Struct):
 class Running:
     """One request under way."""
 
-    def __init__(self, session_id: str, request_id: str, stream: bool, stream_tools: bool) -> None:
+    def __init__(
+        self, session_id: str, request_id: str, stream: bool, stream_tools: bool, publishing: Publishing
+    ) -> None:
         self.session_id = session_id
         self.request_id = request_id
         self.stream = stream
         self.stream_tools = stream_tools
+        self.publishing = publishing
+        """What is told of it, up to its end."""
         self.stopped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when it was cancelled, with "cancelled", or with the home, with "stopped"."""
         self.open: dict[str, tuple[Approval, asyncio.Future[bool]]] = {}

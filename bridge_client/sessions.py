@@ -21,10 +21,11 @@ from msgspec.structs import replace
 
 from bridge_client import session_rules as rules
 from bridge_client.clock import Clock, rfc3339
+from bridge_client.notification_rules import BadNotification, check_given
 from bridge_client.notification_rules import without as without_notifications
 from bridge_client.runners import Message
 from bridge_client.session_records import Change, RecordMoved, SessionRecord, SessionRecords, pause_before
-from bridge_client.session_rules import NoSuchSession, RequestRunning, SessionExists, SessionFull
+from bridge_client.session_rules import BadSession, NoSuchSession, RequestRunning, SessionExists, SessionFull
 from bridge_client.store import StoreError
 
 MAX_PAGE_BYTES: Final = 8 << 20
@@ -123,6 +124,10 @@ class Sessions:
         rules.check_id(agent_id, "agent_id")
         metadata = {} if metadata is None else metadata
         rules.check_metadata(metadata)
+        try:
+            check_given(metadata)
+        except BadNotification as error:
+            raise BadSession(str(error)) from None
         if await self._records.count() >= rules.MAX_SESSIONS:
             raise SessionFull(f"a home keeps at most {rules.MAX_SESSIONS} sessions")
         now = rfc3339(self._clock.wall())

@@ -24,6 +24,7 @@ from bridge_server.history.memory import MemoryHistory
 from bridge_server.home import Homes
 from bridge_server.hub import Hub as Topics
 from bridge_server.limits import Limits
+from bridge_server.listening import Listening, url_of
 from bridge_server.metrics import Metrics
 from bridge_server.outbox import Budget
 from bridge_server.pubsub.memory import MemoryPubSub
@@ -87,6 +88,7 @@ class Hub:
         self._origins = frozenset(origin for text in self.config.origins if (origin := loopback.origin_entry(text)))
         self._enrolment: enrol.LocalEnrolment | None = None
         self._own_credentials = credentials is None
+        self._listening: Listening | None = None
         self._extra_mounts = mounts
         self._tasks: list[asyncio.Task[None]] = []
         self._failing = False  # revocations can't be read
@@ -163,6 +165,12 @@ class Hub:
         self.url = f"http://{shown}:{self.port}"
         if self._enrolment is not None:
             self._enrolment.write_key(config.state_dir, self.port)
+        if self._own_credentials:
+            try:
+                url = config.public_url or url_of(config.host, self.port)
+                self._listening = Listening.say(config.database_path, url)
+            except OSError as error:
+                log.warning("credentials made from now on need --hub-url, this hub's address can't be kept: %s", error)
         self.metrics = Metrics(
             readings(
                 self._listener.drivers,
@@ -207,6 +215,9 @@ class Hub:
             await self._api.close()
         if self._enrolment is not None:
             self._enrolment.remove_key()
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
         await self.device_cursors.close()
         if self._own_credentials:
             self.credentials.close()

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bridge_server import listening
 from bridge_server.auth import SCOPES, Credentials, Device, Entry, Identity, Operator, Server
 from bridge_server.config import Config
 from protocol.loopback import normal_origin
@@ -48,7 +49,9 @@ def _checked_url(_context: click.Context, _option: click.Parameter, url: str | N
 
 
 hub_url_option = click.option(
-    "--hub-url", callback=_checked_url, help="The URL that goes into the credential; default: the public URL."
+    "--hub-url",
+    callback=_checked_url,
+    help="The URL that goes into the credential; default: the public URL, else where the hub listens.",
 )
 
 
@@ -99,7 +102,7 @@ def hand_over(
     made: Identity | None = None
     try:
         made, token = make()
-        facts = record(made) | {"hub_url": hub_url or config.public_url or _listening_url(config)}
+        facts = record(made) | {"hub_url": hub_url or _reached_at(config)}
         secret = facts | {"credential": token}
         if file is not None:
             _write(file, json.dumps(secret, indent=2) + "\n")
@@ -137,9 +140,8 @@ def _write(file: int, text: str) -> None:
     os.fsync(file)  # some file systems say only here that there is no room
 
 
-def _listening_url(config: Config) -> str:
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # noqa: S104 - compared, not bound
-    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+def _reached_at(config: Config) -> str:
+    return config.public_url or listening.find(config.database_path) or listening.url_of(config.host, config.port)
 
 
 def record(identity: Identity) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import aiohttp
 from bridge_server import open_files
 from bridge_server.config import LOOPBACK, Config
 from bridge_server.database import VERSION
+from bridge_server.listening import url_of
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -87,19 +88,13 @@ async def _port(config: Config) -> Finding:
     else:
         return Finding("port", "ok", f"{where} is free: the hub does not run")
     async with aiohttp.ClientSession(timeout=TIMEOUT) as session:
-        status = await _ready(session, listening_url(config))
+        status = await _ready(session, url_of(config.host, config.port))
     if status is None:
         remedy = "stop what listens there, or choose another port"
         return Finding("port", "failed", f"{where} is taken by something that is no hub", remedy)
     if status != "ready":
         return Finding("port", "warning", f"the hub on {where} says {status!r}", "wait until it has restarted")
     return Finding("port", "ok", f"a hub answers on {where}")
-
-
-def listening_url(config: Config) -> str:
-    """Where this machine reaches the hub of `config`."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
-    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
 
 
 def _database(config: Config) -> Finding:

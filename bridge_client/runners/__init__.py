@@ -15,6 +15,8 @@ What a runner promises whoever runs it:
   `request_cancelled`, `error` or `checkpoint`: those are told about it, not by it (rows A42 to A47, A84).
 - A `Checkpoint` comes after the public events that it captures (row A93). It holds the messages that came to be since
   the one before, in their order, so that what others appended or changed meanwhile stays.
+- What it yields is stored in its order, and what messages come of (`final`, `tool_calls`, `tool_results`) is durable
+  before it is asked for more; other events may still be on their way to the disk then, for milliseconds.
 - `partial` and `assistant_message` only if the request says `stream`, `tool_partial` only if it says `stream_tools`
   (row A64). The contents of partials add up to that of the `final` behind them.
 - It is cancelled by cancelling the task that iterates, or by closing the iterator (`aclose`). Then it ends what it

@@ -22,6 +22,7 @@ from bridge_client.runners.groups import ProcessGroups
 from bridge_client.runners.json_lines import JsonLinesTranslator
 from bridge_client.runners.process import MAX_LINE, Limits, Program, TookTooLong, started
 from bridge_client.runners.telling import Telling
+from bridge_client.runners.turn import Turn
 from protocol.events.agent_app import text_of
 from protocol.events.provider_error import PROVIDERS
 from protocol.events.session_manager import Draft
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 PLACES: Final = ("{text}", "{session_id}", "{request_id}", "{provider_session_id}")
 """What stands for something in a command's words. Without `{text}` the message comes on standard input."""
 
+
+SILENT: Final = "the command ended without printing anything"
+SILENT_BUT: Final = "the command ended without printing anything but what it said on standard error:"
 
 _PLACE: Final = re.compile("|".join(map(re.escape, PLACES)))
 
@@ -145,12 +149,20 @@ class CommandRunner:
 def report_exit(
     telling: Telling, name: str, program: Program, code: int | None, late: str = ""
 ) -> Iterator[Json | Checkpoint]:
-    """What the end of a program is to those who watch, if it is a failure. No `code`: it was ended, `late` says why."""
+    """What the end of a program is to those who watch: a failure, or that there is nothing else to see.
+
+    No `code`: it was ended, `late` says why.
+    """
     diagnostics = stderr_report(program.stderr, program.stderr_cut)
     if code is None:
         yield from telling.fail(f"{name} was stopped: {late}", kind="timeout", **diagnostics)
     elif code:
         yield from telling.fail(f"{name} {_ended(code)}", kind="transport_exit", exit_code=code, **diagnostics)
+    elif program.silent and not telling.failed:
+        turn = Turn("unknown")
+        turn.say(SILENT if "stderr" not in diagnostics else f"{SILENT_BUT} {diagnostics['stderr'].strip()}")
+        turn.end()
+        yield from telling.tell(turn.drain())
 
 
 def drafts_of(translator: JsonLinesTranslator, line: Line) -> list[Draft]:

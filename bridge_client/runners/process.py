@@ -66,6 +66,8 @@ class Program:
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limits.total
         self._stderr = bytearray()
+        self.silent = True
+        """Whether it has printed nothing but white space on standard output."""
         self.stderr_cut = False
         """Whether the start of its diagnostics was dropped."""
 
@@ -99,6 +101,7 @@ class Program:
             if not chunk:
                 return
             heard = self._loop.time()
+            self.silent = self.silent and not chunk.strip()
             yield chunk
             self._check(heard)
 

@@ -15,7 +15,7 @@ What every backend promises (proved for each of them by tests/contracts/test_eve
 - One event loop. A store belongs to the event loop that opened it. No method blocks the loop on disk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 MAX_EVENT_BYTES: Final = 1 << 20
@@ -42,6 +42,7 @@ class Stored(NamedTuple):
 
 
 _Events = list[Stored]  # inside the class, `list` is a method
+_Given = Sequence[Mapping[str, Any] | bytes]
 
 
 class PlainStore(Protocol):
@@ -81,6 +82,12 @@ class EventStore(Protocol):
 
         Bytes are kept as they are (numbers as written, order, duplicates), white space around the object aside. Waits
         while too much is queued. Raises InvalidEvent for what may not be stored, StoreError when it can't be.
+        """
+
+    async def publish_many(self, events: _Given) -> _Events:
+        """As `publish` for each of them in turn, up to the first that raises; what comes behind that is not stored.
+
+        Made durable together where the backend can. They wait for room together: give some hundreds at most.
         """
 
     async def list(

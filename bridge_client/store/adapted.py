@@ -1,7 +1,7 @@
 """A store that can only publish and list, as an event store: everything else is made from these two (row A7)."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any, Final
@@ -45,6 +45,9 @@ class Adapted:
         stored = await self._plain.publish(event)
         self._wake()
         return stored
+
+    async def publish_many(self, events: Sequence[Mapping[str, Any] | bytes]) -> _Events:
+        return [await self.publish(event) for event in events]
 
     async def list(
         self,

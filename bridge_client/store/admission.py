@@ -7,16 +7,15 @@ bytes than the limit.
 Repaired: a lone surrogate becomes U+FFFD, as it would on the wire.
 """
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
+from bridge_client.event_json import encode
 from bridge_client.session_log import microseconds
 from bridge_client.store import MAX_PAGE_BYTES, Stored
 from protocol.codec import MAX_EVENT_DEPTH, open_json, repair_surrogates
@@ -28,7 +27,6 @@ _NUMBER_BYTES: Final = len(b'"sequence_number":%d,' % MAX_EVENT_ID)
 _LONGEST_TIME: Final = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _WHITE: Final = b" \t\r\n"
-_SCALARS: Final = frozenset({str, int, bool, type(None)})
 
 
 class _Head(Struct):
@@ -70,7 +68,7 @@ class Admitted(NamedTuple):
 
 def admit(event: Mapping[str, Any] | bytes, max_event_bytes: int, *, numbered: bool = False) -> Admitted:
     """Check one event and bring it into the form that is stored. Raises InvalidEvent."""
-    text = (event if isinstance(event, bytes) else _encode(event)).strip(_WHITE)
+    text = (event if isinstance(event, bytes) else encode(event)).strip(_WHITE)
     size = len(text) + _ID_BYTES + (_NUMBER_BYTES if numbered else 0)
     if size > max_event_bytes:
         raise InvalidEvent(f"$: the event is {size} bytes long; at most {max_event_bytes} are stored")
@@ -85,6 +83,19 @@ def admit(event: Mapping[str, Any] | bytes, max_event_bytes: int, *, numbered: b
     if head.event_id is not UNSET:
         raise InvalidEvent("$.event_id: the store gives it; publish the event without one")
     return _admitted(head, text[1:].lstrip(_WHITE), numbered)
+
+
+def admit_many(
+    events: Sequence[Mapping[str, Any] | bytes], max_event_bytes: int
+) -> tuple[list[Admitted], InvalidEvent | None]:
+    """The events in front of the first that may not be stored, and why that may not."""
+    admitted: list[Admitted] = []
+    for event in events:
+        try:
+            admitted.append(admit(event, max_event_bytes))
+        except InvalidEvent as error:
+            return admitted, error
+    return admitted, None
 
 
 def read_stored(data: bytes) -> Admitted:
@@ -145,66 +156,3 @@ class Page:
         self._events_left -= 1
         self._bytes_left -= len(event.data)
         return self._events_left > 0 and self._bytes_left > 0
-
-
-def repair_text(text: str) -> str:
-    """Replace lone surrogates by U+FFFD and join the halves of a pair; other text is returned as it is."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def _encode(event: Mapping[str, Any]) -> bytes:
-    if not isinstance(event, Mapping):
-        raise InvalidEvent(f"$: an event is a mapping or the bytes of a JSON object, not {type(event).__name__}")
-    members = dict(event)
-    _check_values(members)
-    try:
-        text = json.dumps(members, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    except ValueError as error:  # an integer with more digits than Python writes
-        raise InvalidEvent(f"$: {error}") from None
-    return repair_text(text).encode()
-
-
-_Trail = tuple["_Trail", object] | None  # the keys from the root to a container, last one outermost
-
-
-def _check_values(event: dict[Any, Any]) -> None:
-    """Refuse what `json.dumps` would bend (keys), write against the standard (NaN) or fail on without saying where."""
-    pending: list[tuple[Any, _Trail, int]] = [(event, None, 1)]
-    while pending:
-        container, trail, depth = pending.pop()
-        if depth > MAX_EVENT_DEPTH:
-            raise InvalidEvent(f"{_path(trail)}: nested deeper than {MAX_EVENT_DEPTH}")
-        if isinstance(container, dict):
-            for key in container:
-                if not isinstance(key, str):
-                    raise InvalidEvent(f"{_path(trail)}: the key {_shown(key)} is not a string")
-            items: Any = container.items()
-        else:
-            items = enumerate(container)
-        for key, value in items:
-            if type(value) in _SCALARS:
-                continue
-            if isinstance(value, (dict, list, tuple)):
-                pending.append((value, (trail, key), depth + 1))
-            elif isinstance(value, float):
-                if not isfinite(value):
-                    raise InvalidEvent(f"{_path((trail, key))}: {value} is not a JSON number")
-            elif not isinstance(value, (str, int)):
-                raise InvalidEvent(f"{_path((trail, key))}: {type(value).__name__} is not a JSON value")
-
-
-def _path(trail: _Trail) -> str:
-    steps: list[str] = []
-    while trail is not None:
-        trail, key = trail
-        steps.append(f"[{key}]" if isinstance(key, int) else f".{key}"[:40])
-    path = "$" + "".join(reversed(steps))
-    return path if len(path) <= 200 else f"{path[:90]}…{path[-90:]}"
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:40]

@@ -7,8 +7,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
+from bridge_client.event_json import repair_text
 from bridge_client.session_log import MAX_OWN_ID
-from bridge_client.store.admission import Admitted, admit, repair_text
+from bridge_client.store.admission import Admitted, admit
 from protocol.codec import MAX_EVENT_DEPTH, open_json, repair_surrogates
 from protocol.errors import InvalidEvent, ProtocolError
 from protocol.events.session_manager import Event, to_map

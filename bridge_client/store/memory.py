@@ -3,14 +3,15 @@
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
+from bridge_client.event_json import repair_text
 from bridge_client.session_log import EventIdTaken, Sequenced
 from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored
-from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
+from bridge_client.store.admission import Admitted, Page, admit, check_page
 from bridge_client.store.appending import admit_appended
 from bridge_client.store.waiters import Filtered, Waiters, Wanted
 from protocol.events.session_manager import Event
@@ -49,6 +50,9 @@ class MemoryStore(Filtered):
         self._check_open()
         stored, _ = self._add(admit(event, self._max_event_bytes))
         return stored
+
+    async def publish_many(self, events: Sequence[Mapping[str, Any] | bytes]) -> _Events:
+        return [await self.publish(event) for event in events]
 
     def _add(self, event: Admitted) -> tuple[Stored, int]:
         """Store it: the event, and its place in its session, 0 if it names none."""

@@ -22,9 +22,10 @@ from urllib.parse import urlsplit
 import asyncpg
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from bridge_client.event_json import repair_text
 from bridge_client.session_log import Sequenced
 from bridge_client.store import MAX_EVENT_BYTES, MAX_PAGE_BYTES, StoreClosed, Stored, StoreError
-from bridge_client.store.admission import Admitted, admit, check_page, repair_text
+from bridge_client.store.admission import Admitted, admit, admit_many, check_page
 from bridge_client.store.appending import admit_appended
 from bridge_client.store.following import SLOWEST_LOOK, Followed
 from bridge_client.store.postgres_tables import Outcomes, Placed, Write, Writes, insert, key, prepare, session_filter
@@ -114,15 +115,24 @@ class PostgresStore(Followed, Filtered):
 
     async def publish(self, event: Mapping[str, Any] | bytes) -> Stored:
         self._check_open()
-        return (await self._store(admit(event, self._max_event_bytes))).stored
+        return (await self._store([admit(event, self._max_event_bytes)]))[0].stored
+
+    async def publish_many(self, events: Sequence[Mapping[str, Any] | bytes]) -> _Events:
+        self._check_open()
+        admitted, refused = admit_many(events, self._max_event_bytes)
+        written = await self._store(admitted) if admitted else []
+        if refused is not None:
+            raise refused
+        return [one.stored for one in written]
 
     async def append_event_with_sequence(self, session_id: str, event: Mapping[str, Any] | bytes | Event) -> Sequenced:
         self._check_open()
-        return await self._store(admit_appended(session_id, event, self._max_event_bytes))
+        return (await self._store([admit_appended(session_id, event, self._max_event_bytes)]))[0]
 
-    async def _store(self, event: Admitted) -> Sequenced:
-        size = len(event.members)
-        write = Write(event, self._loop.create_future())
+    async def _store(self, events: Sequence[Admitted]) -> _Found:
+        """Queued at once, so that one transaction stores them all."""
+        size = sum(len(event.members) for event in events)
+        writes = [Write(event, self._loop.create_future()) for event in events]
         async with self._entrance:
             self._check_open()
             while self._queued_events and (
@@ -131,11 +141,11 @@ class PostgresStore(Followed, Filtered):
                 self._room.clear()
                 await self._room.wait()
                 self._check_open()
-            self._queue.append(write)
-            self._queued_events += 1
+            self._queue += writes
+            self._queued_events += len(writes)
             self._queued_bytes += size
             self._work.set()
-        return await write.done
+        return await asyncio.gather(*(write.done for write in writes))
 
     async def list(
         self,

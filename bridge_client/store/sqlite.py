@@ -22,8 +22,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeVar
 
+from bridge_client.event_json import repair_text
 from bridge_client.store import MAX_EVENT_BYTES, StoreClosed, Stored, StoreError
-from bridge_client.store.admission import Admitted, Page, admit, check_page, repair_text
+from bridge_client.store.admission import Admitted, Page, admit, admit_many, check_page
 from bridge_client.store.following import SLOWEST_LOOK, Followed
 from bridge_client.store.group_commit import Apply, Write, Written, commit
 from bridge_client.store.sqlite_file import FLOOR, check_same, connect, explain, identify, open_file, renew_epoch
@@ -110,6 +111,14 @@ class SqliteStore(Followed):
         self._check_open()
         written = await self._store([admit(event, self.max_event_bytes)])
         return written.stored[0]
+
+    async def publish_many(self, events: Sequence[Mapping[str, Any] | bytes]) -> _Events:
+        self._check_open()
+        admitted, refused = admit_many(events, self.max_event_bytes)
+        written = await self._store(admitted) if admitted else None
+        if refused is not None:
+            raise refused
+        return [] if written is None else written.stored
 
     async def transact(self, events: Sequence[Mapping[str, Any] | bytes], apply: Apply) -> Written:
         """Store the events and what `apply` changes in other tables of the file: all of it, or nothing.

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from bridge_client.event_json import repair_text
 from bridge_client.session_log import Sequenced
 from bridge_client.store import Stored
-from bridge_client.store.admission import Page, repair_text
+from bridge_client.store.admission import Page
 from bridge_client.store.appending import admit_appended
 from bridge_client.store.group_commit import latest_sequence
 from bridge_client.store.sqlite import SqliteStore

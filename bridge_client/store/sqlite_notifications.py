@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from bridge_client import notification_rules as rules
+from bridge_client.event_json import repair_text
 from bridge_client.notification_rules import Record
 from bridge_client.session_records import RecordMoved
-from bridge_client.store.admission import repair_text
 from bridge_client.store.sqlite import SqliteStore
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple
 
+from bridge_client.event_json import repair_text
 from bridge_client.session_log import Sequenced, check_sequence, microseconds
-from bridge_client.store.admission import Admitted, repair_text
+from bridge_client.store.admission import Admitted
 from protocol.event_id import MAX_EVENT_ID
 
 

@@ -87,6 +87,13 @@ async def test_plain_output_of_a_session_that_is_named(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_command_that_prints_nothing_is_said_to_have_and_nothing_is_printed_for_it(tmp_path: Path) -> None:
+    process = await start(tmp_path, "true")
+    assert (*await process.communicate(), process.returncode) == (b"", b"", 0)
+    (final,) = [event for event in stored(tmp_path) if event["type"] == "final"]
+    assert final["messages"][0]["content"] == "the command ended without printing anything"
+
+
 async def test_signals_reach_the_command_and_it_decides(tmp_path: Path) -> None:
     script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.02; done"
     process = await start(tmp_path, "sh", "-c", script)

@@ -185,6 +185,20 @@ async def test_status_shows_age_and_lag_not_just_connected(home: Home, tmp_path:
         assert re.search(r"^connected +no: ", text, re.MULTILINE)
 
 
+async def test_retention_is_that_of_the_home_that_runs_and_said_to_be_ours_where_none_does(
+    home: Home, tmp_path: Path
+) -> None:
+    await home.ingest(tmp_path, 1)
+    async with serving(*home.words("serve", "--api-port", "0"), RETAIN_DAYS="7", RETAIN_BYTES="5242880"):
+        assert "keeps 7 days and at most 5.0 MiB" in (text := (await run(*home.words("status")))[1])
+        assert "as configured here" not in text
+        stored = (await home.facts())["stored"]
+        assert (stored["retain_days"], stored["retain_bytes"]) == (7.0, 5_242_880)
+        assert (await home.doctor())[1]["retention"]["text"].startswith("keeps 7 days and at most 5.0 MiB; ")
+    assert "keeps everything, as configured here" in (await run(*home.words("status")))[1]
+    assert (await home.facts())["stored"]["retain_days"] is None
+
+
 # doctor
 
 

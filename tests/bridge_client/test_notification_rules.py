@@ -173,12 +173,24 @@ def test_A134_records_are_kept_under_notifications_items_beside_what_others_keep
 
 
 @pytest.mark.parametrize("theirs", [7, [], {"items": {}}, None])
-def test_a_member_that_only_has_the_name_is_nobodys_to_overwrite(theirs: Any) -> None:
+def test_A134_a_member_that_only_has_the_name_counts_for_none_and_is_not_lost(theirs: Any) -> None:
     metadata = {"notifications": theirs}
+    assert rules.misshapen(metadata)
     assert rules.items(metadata) == []
-    with pytest.raises(BadNotification, match="rename it"):
-        put(metadata, 1)
-    assert json.dumps(metadata) == json.dumps({"notifications": theirs})
+    put(metadata, 1)
+    put(metadata, 2)
+    assert ids(metadata) == ["n2", "n1"]
+    assert json.dumps(metadata["notifications"]["replaced"]) == json.dumps(theirs)
+
+
+@pytest.mark.parametrize(
+    "given", [5, None, "x", [], {"items": None}, {"items": {}}, {"items": ["x"]}, {"items": [{"no": "id"}]}]
+)
+def test_A134_a_new_session_takes_no_other_data_in_the_place_of_notifications(given: Any) -> None:
+    with pytest.raises(BadNotification, match="give other data another name"):
+        rules.check_given({"notifications": given})
+    for good in ({}, {"notifications": {}}, {"notifications": {"items": [{"id": "x"}], "muted": True}}):
+        rules.check_given(good)
 
 
 def test_A129_terminal_records_of_a_session_stay_until_there_is_no_room() -> None:

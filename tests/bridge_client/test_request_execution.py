@@ -354,3 +354,53 @@ async def test_A93_a_checkpoint_under_way_is_whole_when_the_request_is_cancelled
     told = types(await home.told(request_id))
     assert told[-2:] == ["request_cancelled", "request_completed"]
     assert ("checkpoint" in told) == (await contents(home) == ["hello", "a"])
+
+
+async def test_A41_A96_a_final_is_durable_before_its_runner_goes_on_and_so_is_all_before_it(home: Home) -> None:
+    seen: list[list[str]] = []
+
+    async def look(context: Context) -> None:
+        seen.append(types(await home.told()))
+
+    await run(home, *(partial(str(n)) for n in range(400)), final("a"), look, Checkpoint([said("a")]))
+    assert seen[0][-402:] == ["request_started", *["partial"] * 400, "final"]
+    told = [event["message"]["content"] for event in await home.told() if event["type"] == "partial"]
+    assert told == [str(n) for n in range(400)]
+
+
+async def test_A41_what_was_told_is_durable_before_a_question_and_a_notification(home: Home) -> None:
+    async def notify(context: Context) -> None:
+        await context.notify({"title": "done"})
+
+    async def ask(context: Context) -> None:
+        await context.approve({"id": "c", "function": {"name": "rm", "arguments": "{}"}})
+
+    request_id = await home.requests.start("s", USER, runner=ScriptedRunner(partial("a"), notify, partial("b"), ask))
+    asked = await home.until("tool_approval_requested")
+    told = [event for event in await home.told() if event["type"] != "checkpoint"]
+    assert types(told)[-4:] == ["partial", "session_notification_created", "partial", "tool_approval_requested"]
+    home.requests.decide("s", request_id, asked["approval_id"], False)
+    await home.until("request_completed")
+
+
+async def test_A44_what_a_cancelled_runner_has_told_stands_before_the_cancellation(home: Home) -> None:
+    runner = ScriptedRunner(*(partial(str(n)) for n in range(20_000)))
+    request_id = await home.requests.start("s", USER, runner=runner)
+    await home.until("partial")
+    home.requests.cancel("s", request_id)
+    await home.until("request_completed")
+    told = [json.loads(event.data) for event in await home.store.list(request_id=request_id, limit=20_010)]
+    pieces = [event["message"]["content"] for event in told if event["type"] == "partial"]
+    assert types(told) == ["request_started", *["partial"] * len(pieces), "request_cancelled", "request_completed"]
+    assert pieces == [str(n) for n in range(len(pieces))]
+    assert len(pieces) < 20_000
+
+
+async def test_A47_an_event_that_cannot_be_stored_ends_the_request_while_its_runner_waits(home: Home) -> None:
+    runner = ScriptedRunner({"no": "type"}, gate()[1])
+    request_id = await home.requests.start("s", USER, runner=runner)
+    ending = await home.until("error")
+    assert "can't be stored" in ending["detail"]
+    await home.until("request_completed")
+    assert runner.cleaned_up.is_set()
+    assert types(await home.told(request_id)) == ["request_started", "error", "request_completed"]

@@ -204,6 +204,21 @@ async def test_the_audit_shows_who_what_and_outcome_and_no_secret(home: Home, ca
     assert "hunter2" not in caplog.text
 
 
+async def test_looks_are_logged_at_debug_and_changes_and_refusals_at_info(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="bridge_client.requests")
+    await home.ask("request-0001", method="GET", path="/sessions", scopes=["view"])
+    await home.ask("request-0002")
+    await home.ask("request-0003", method="GET", path="/events", scopes=[])
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "asked for" in record.getMessage()]
+    assert [(level, text.split(" asked for ")[1]) for level, text in told] == [
+        ("DEBUG", "GET /sessions: 201"),
+        ("INFO", "POST /sessions: 201"),
+        ("INFO", "GET /events: forbidden"),
+    ]
+
+
 def test_the_owner_sees_the_audit_the_latest_last(tmp_path: Path) -> None:
     async def ask() -> None:
         store = await SqliteStore.open(tmp_path / "home.db")

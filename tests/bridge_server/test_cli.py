@@ -16,7 +16,9 @@ import aiohttp
 import pytest
 
 from bridge_server import cli, logs
+from bridge_server.app import Hub
 from bridge_server.auth import Credentials, Device, Refused, Server
+from bridge_server.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -288,6 +290,32 @@ def test_a_hub_url_that_is_none_is_refused(shell: Shell, words: tuple[str, ...],
     assert (code, out) == (2, "")
     assert "--hub-url" in err
     assert not (shell.state / "hub.db").exists()
+
+
+async def test_a_credential_names_the_hub_that_runs_on_this_database_wherever_it_listens(
+    shell: Shell, tmp_path: Path
+) -> None:
+    async def url(*more: str) -> Any:
+        return (await asyncio.to_thread(shell.json, "servers", "add", "Attic", *more))["hub_url"]
+
+    assert await url() == "http://127.0.0.1:4000"
+    async with Hub(Config(state_dir=shell.state, port=0)) as hub:
+        assert await url() == hub.url
+        path = tmp_path / "phone.json"
+        assert await url("--out", str(path)) == json.loads(path.read_text())["hub_url"] == hub.url
+        assert await url("--hub-url", "https://hub.example") == "https://hub.example"
+        assert await url("--database", str(tmp_path / "other.db")) == "http://127.0.0.1:4000"
+        async with Hub(Config(state_dir=shell.state, port=0)) as second:
+            assert second.url != hub.url
+            assert await url() == hub.url
+        assert await url() == hub.url
+        assert stat.S_IMODE((shell.state / "hub.db.address").stat().st_mode) == 0o600
+    assert await url() == "http://127.0.0.1:4000"
+    (shell.state / "hub.db.address").write_text("http://127.0.0.1:1\n")  # of a hub that was killed
+    assert await url() == "http://127.0.0.1:4000"
+    public = Config(state_dir=shell.state, port=0, public_url="https://hub.example", auto_enrol=False)
+    async with Hub(public):
+        assert await url() == "https://hub.example"
 
 
 def test_serve_names_a_host_that_is_none(shell: Shell) -> None:

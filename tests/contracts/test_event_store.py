@@ -81,6 +81,32 @@ async def test_A6_order_holds_while_publishers_wait_for_room(backend: str, tmp_p
         assert [one.event_id for one in stored] == await all_ids(store)
 
 
+async def test_A6_many_at_once_are_stored_in_their_order_up_to_the_first_that_may_not_be(store: EventStore) -> None:
+    assert await store.publish_many([]) == []
+    stored = await store.publish_many([event(0), b'{"type":"partial","number":1}', event(2)])
+    assert await store.list() == stored
+    assert [number_of(one.data) for one in stored] == [0, 1, 2]
+    with pytest.raises(InvalidEvent, match=r"\$\.event_id"):
+        await store.publish_many([event(3), event(4), event(5, event_id="9"), event(6)])
+    with pytest.raises(InvalidEvent):
+        await store.publish_many([event(7, bad=math.nan), event(8)])
+    assert [number_of(one.data) for one in await store.list()] == [0, 1, 2, 3, 4]
+    await store.close()
+    with pytest.raises(StoreClosed):
+        await store.publish_many([event(9)])
+
+
+async def test_A6_single_and_many_publishes_at_once_keep_their_order(store: EventStore) -> None:
+    calls: list[Any] = [store.publish_many([event(n), event(n + 1)]) for n in range(0, 300, 3)]
+    calls = [
+        call for n, many in zip(range(0, 300, 3), calls, strict=True) for call in (many, store.publish(event(n + 2)))
+    ]
+    await asyncio.gather(*calls)
+    read = [number_of(one.data) for one in await store.list()]
+    assert [read.index(n) for n in range(0, 300, 3)] == sorted(read.index(n) for n in range(0, 300, 3))
+    assert sorted(read) == list(range(300))
+
+
 async def test_head_and_preceding(store: EventStore) -> None:
     assert await store.head() is None
     assert await store.preceding(5) is None

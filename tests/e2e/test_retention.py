@@ -31,7 +31,8 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
                 await asyncio.sleep(0.01)
             assert (await report.facts())["stored"]["removed_to"] is None
         found, check = await looked_at(config)
-        assert "keeps at most 0.0 MiB; events up to 1000 may go once the hub has acknowledged them" in found
+        waits = "events up to 1000 may go once the hub has acknowledged them"
+        assert f"keeps at most 0.0 MiB, as configured here; {waits}" in found
         assert (check.status, check.remedy) == ("warning", "run `bridge-client serve` with its hub in reach")
 
         async with serving(config, credential) as (store, report):
@@ -51,7 +52,7 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
             assert items[0] == Gap("expired", 400, 1_000)
             assert [item.event_id for item in items[1:] if isinstance(item, Event)] == list(range(1_001, 1_201))
         found, check = await looked_at(config)
-        assert "keeps at most 0.0 MiB; removed up to event 1000" in found
+        assert "keeps at most 0.0 MiB, as configured here; removed up to event 1000" in found
         assert "200 events" in found
         assert check.status == "ok"
 

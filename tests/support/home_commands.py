@@ -22,9 +22,12 @@ async def run(*words: str) -> tuple[int, str, str]:
 
 
 @asynccontextmanager
-async def serving(*words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, Any]]]:
-    """`serve` or `forward`, and the line of JSON it prints once it forwards; ended with SIGTERM if it still runs."""
-    process = await _start(*words, "--json")
+async def serving(*words: str, **settings: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, Any]]]:
+    """`serve` or `forward`, and the line of JSON it prints once it forwards; ended with SIGTERM if it still runs.
+
+    `settings` are those of its environment, such as `RETAIN_DAYS="7"`.
+    """
+    process = await _start(*words, "--json", **settings)
     try:
         assert process.stdout is not None
         line = await process.stdout.readline()
@@ -38,8 +41,9 @@ async def serving(*words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process
         await process.communicate()
 
 
-async def _start(*words: str) -> asyncio.subprocess.Process:
+async def _start(*words: str, **settings: str) -> asyncio.subprocess.Process:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SESSION_BRIDGE_")}
+    environment |= {f"SESSION_BRIDGE_{name}": value for name, value in settings.items()}
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bridge_client.cli", *words),
         cwd=ROOT,

@@ -149,6 +149,41 @@ async def test_A134_A135_A148_session_notifications_are_the_sessions_metadata(tm
         assert (record["revision"], record["status"], record["title"]) == (1, "dismissed", "from before")  # A147
 
 
+@OWNERS
+async def test_A144_an_update_by_key_gives_what_the_body_leaves_out_its_default_again(home: Home, path: str) -> None:
+    bare = await make(home, path, key="other")
+    said = {"body": "disk full", "severity": "error", "source": {"kind": "cron"}, "display": {"presentation": "modal"}}
+    first = await make(home, path, key="backup", **said)
+    again = await make(home, path, key="backup", title="u", status=200)
+    stays = ("id", "key", "created_at")
+    assert [again[name] for name in stays] == [first[name] for name in stays]
+    assert (first["severity"], first["display"]["presentation"]) == ("error", "modal")
+    reset = ("body", "severity", "source", "display")
+    assert [again[name] for name in reset] == [bare[name] for name in reset]
+
+
+@pytest.mark.parametrize("theirs", [5, {"items": 7}])
+async def test_A134_metadata_in_the_place_of_notifications_is_refused_and_that_of_old_sessions_harmless(
+    home: Home, theirs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = {"session_id": "new", "metadata": {"notifications": theirs}}
+    error = (await home.do("POST", "/sessions", body, status=400))["error"]
+    assert error["code"] == "bad_body"
+    assert error["message"].startswith("$.metadata.notifications: ")
+    await home.do("GET", "/sessions/new", status=404)
+
+    await home.sessions.update_metadata("s", lambda metadata: metadata.update(notifications=theirs) or [])
+    assert await ids(home, SESSION) == []
+    made = await make(home, SESSION, key="k")
+    again = await make(home, SESSION, key="k", title="u", status=200)
+    assert (again["id"], again["revision"]) == (made["id"], 2)
+    await home.do("POST", f"{SESSION}/{made['id']}/dismiss", {})
+    assert await ids(home, SESSION) == []
+    kept = (await home.do("GET", "/sessions/s"))["session"]["metadata"]["notifications"]
+    assert kept["replaced"] == theirs
+    assert len([record for record in caplog.records if "taken for none" in record.message]) == 1
+
+
 async def test_A187_a_fork_has_none_of_the_notifications_of_its_source(home: Home) -> None:
     await make(home, SESSION)
     fork = await home.do("POST", "/sessions/s/fork", {"session_id": "f"}, status=201)

@@ -68,6 +68,29 @@ async def test_A15_claude_code_s_output_becomes_events_and_messages(tmp_path: Pa
     assert call["function"] == {"name": "ls", "arguments": '{"path":"."}'}
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("true", "the command ended without printing anything"),
+        ("echo; echo '  '", "the command ended without printing anything"),
+        (
+            "echo done >&2",
+            "the command ended without printing anything but what it said on standard error: done",
+        ),
+    ],
+)
+async def test_A54_a_program_that_ends_well_and_prints_nothing_is_said_to_have(script: str, said: str) -> None:
+    answered = await answer(shell(script), asking("look"))
+    assert answered.error is None
+    assert answered.of("final")[-1]["messages"][0]["content"] == said
+    assert answered.messages[-1].content == said
+    assert answered.types[-1] == "Checkpoint"
+    loud = await answer(shell("echo hello; echo done >&2"), asking("look"))
+    assert loud.text == "hello\n"
+    failed = await answer(shell("exit 3"), asking("look"))
+    assert (failed.text, failure_of(failed)["exit_code"]) == ("", 3)
+
+
 async def test_A65_codex_s_tool_output_is_streamed_on_request(tmp_path: Path) -> None:
     path = written(tmp_path / "codex.jsonl", excerpts.CODEX)
     answered = await answer(shell('cat "$1"', str(path)), asking("look", stream_tools=True))
