@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import signal
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,9 @@ from bridge_client.publishing import MAX_WAITING, MAX_WAITING_BYTES, Publishing
 from bridge_client.store import StoreClosed, Stored
 from bridge_client.store.sqlite import SqliteStore
 from protocol.errors import InvalidEvent
+from tests.support.running_home import running_home
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Counted(SqliteStore):
@@ -148,3 +153,37 @@ async def test_A41_a_store_that_is_closed_fails_who_waits(store: Counted) -> Non
     with pytest.raises(StoreClosed):
         await publishing.flush()
     assert isinstance(publishing.failed.result(), StoreClosed)
+
+
+_DYING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from bridge_client.runners import Message
+from tests.support.running_home import running_home
+from tests.support.scripted_runner import ScriptedRunner, final, partial
+
+async def main():
+    async with running_home(Path(sys.argv[1])) as home:
+        await home.sessions.create(session_id="s")
+        script = [final("whole"), *(partial(str(n)) for n in range(100_000))]
+        await home.requests.start("s", Message(role="user", content="x"), runner=ScriptedRunner(*script))
+        await home.store.wait(600)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_A46_A94_A96_a_home_killed_in_a_fast_stream_leaves_a_beginning_of_it_and_a_session_that_loads(
+    tmp_path: Path,
+) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _DYING, str(tmp_path), cwd=ROOT)
+    assert await process.wait() == -signal.SIGKILL
+    async with running_home(tmp_path) as home:  # which ends what was left behind
+        told = [json.loads(stored.data) for stored in await home.store.list(limit=200_000)]
+        pieces = [event["message"]["content"] for event in told if event["type"] == "partial"]
+        assert pieces == [str(n) for n in range(len(pieces))]
+        assert len(pieces) > 500
+        assert [event["type"] for event in told[-2:]] == ["error", "request_completed"]
+        record, messages = await home.sessions.history("s")
+        assert (record.request_id, [message.content for message in messages]) == (None, ["x", "whole"])
