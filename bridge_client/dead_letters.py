@@ -10,6 +10,7 @@ An event counts once: buried again under a later epoch of its store, it moves th
 import asyncio
 import logging
 import sqlite3
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -104,11 +105,13 @@ class DeadLetters:
 
     @classmethod
     def in_memory(cls, clock: Clock | None = None) -> Self:
-        """Those of this process alone, gone with it."""
+        """Those of this process alone, gone with whoever holds them: they need not be closed."""
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         for statement in TABLES:
             connection.execute(statement)
-        return cls(connection, _MEMORY, clock)
+        letters = cls(connection, _MEMORY, clock)
+        weakref.finalize(letters, connection.close)
+        return letters
 
     @classmethod
     def _open(cls, connect: Callable[[], sqlite3.Connection], path: Path, clock: Clock | None) -> Self:

@@ -95,7 +95,11 @@ FLOOR: Final = "SELECT coalesce((SELECT CAST(value AS INTEGER) FROM about WHERE 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that commits durably. It may move between threads, but serves one at a time."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -143,8 +147,12 @@ def open_letters(path: Path) -> sqlite3.Connection:
     try:
         make_private(path)
         connection = connect(path)
-        for statement in DEAD_LETTERS:
-            connection.execute(statement)
+        try:
+            for statement in DEAD_LETTERS:
+                connection.execute(statement)
+        except BaseException:
+            connection.close()
+            raise
     except (OSError, sqlite3.Error) as error:
         raise explain(path, "open", error) from error
     return connection

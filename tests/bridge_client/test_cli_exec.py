@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +51,7 @@ async def start(state: Path, *command: str, **more: Any) -> asyncio.subprocess.P
 
 
 def stored(state: Path) -> list[Json]:
-    with sqlite3.connect(state / "home.db") as file:
+    with closing(sqlite3.connect(state / "home.db")) as file:
         return [json.loads(data) for (data,) in file.execute("SELECT data FROM events ORDER BY id")]
 
 

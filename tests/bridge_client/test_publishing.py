@@ -180,7 +180,7 @@ async def test_A46_A94_A96_a_home_killed_in_a_fast_stream_leaves_a_beginning_of_
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", _DYING, str(tmp_path), cwd=ROOT)
     assert await process.wait() == -signal.SIGKILL
     async with running_home(tmp_path) as home:  # which ends what was left behind
-        told = [json.loads(stored.data) for stored in await home.store.list(limit=200_000)]
+        told = await home.told()
         pieces = [event["message"]["content"] for event in told if event["type"] == "partial"]
         assert pieces == [str(n) for n in range(len(pieces))]
         assert len(pieces) > 500

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(path: Path) -> dict[str, Cursor]:
     """What another process sees."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         return {row[0]: Cursor(*row[1:]) for row in connection.execute("SELECT * FROM device_cursors")}
 
 

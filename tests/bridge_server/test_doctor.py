@@ -71,9 +71,8 @@ async def test_a_database_that_is_not_right(tmp_path: Path, damage: str) -> None
     if damage == "open":
         path.chmod(0o644)
     elif damage == "newer":
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             database.execute(f"PRAGMA user_version = {VERSION + 1}")
-        database.close()
     else:
         path.write_bytes(b"not a database at all, " * 100)
     before = path.read_bytes()

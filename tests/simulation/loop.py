@@ -190,6 +190,7 @@ class Process:
         self._context = copy_context()
         self._context.run(_PROCESS.set, self)
         self._tasks: list[asyncio.Task[Any]] = []
+        self._files: list[Any] = []
         self._held: list[Any] = []
         self._frozen_at = 0.0
         self._asleep = 0.0
@@ -223,6 +224,10 @@ class Process:
         """Run a coroutine in it."""
         task: asyncio.Task[Any] = self.loop.create_task(work, context=self._context.copy())
         return task
+
+    def opened(self, file: Any) -> None:
+        """It has opened something that the system closes when it dies."""
+        self._files.append(file)
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
         if len(self._tasks) > 100:
@@ -279,6 +284,9 @@ class Process:
             elif not task.cancelled():
                 task.exception()  # nobody is left to ask
         self._tasks = []
+        for file in self._files:
+            file.close()
+        self._files = []
         jobs, self.jobs = list(self.jobs.values()), {}
         return jobs
 

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import logging
 import random as random_module
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -393,6 +394,7 @@ def run(
         patch(bridge_server.app, "REVOCATION_SECONDS", 30.0)
         patch(websockets.asyncio.client, "get_proxy", lambda uri: None)  # whatever this machine's environment says
         patch(bridge_server.web.routes, "load", _load_once)
+        patch(sqlite3, "connect", _connect)
         disk.install(patch)
         if fault is not None:
             fault(patch)
@@ -435,6 +437,16 @@ def run(
         loop.steps,
         frozenset(world.befell),
     )
+
+
+_sqlite = sqlite3.connect
+
+
+def _connect(*args: Any, **options: Any) -> sqlite3.Connection:
+    connection: sqlite3.Connection = _sqlite(*args, **options)
+    if (process := current()) is not None:
+        process.opened(connection)
+    return connection
 
 
 def _watch_hubs(world: World, patch: Patch) -> None:
