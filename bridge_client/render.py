@@ -8,7 +8,6 @@ import re
 import time
 from typing import Any, Final
 
-import msgspec
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
@@ -61,7 +60,7 @@ def _shown(match: re.Match[str]) -> str:
 def _value(event: Event) -> Any:
     try:
         return event.value
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,8 @@ def test_no_credential_is_made_for_a_file_that_cant_be(shell: Shell, tmp_path: P
     code, out, err = shell("servers", "add", "Attic", "--out", str(tmp_path / "no" / "attic.json"))
     assert (code, out) == (1, "")
     assert "nothing was made" in err
-    assert not shell.credentials().servers()
+    with closing(shell.credentials()) as database:
+        assert not database.servers()
 
 
 def test_no_file_is_left_for_a_credential_that_cant_be_made(shell: Shell, tmp_path: Path) -> None:
@@ -276,7 +278,8 @@ def test_a_credential_that_cant_be_written_is_revoked_and_nothing_else(
     assert "No space left on device" in err
     assert "is revoked" in err
     assert not path.exists()
-    first, second = shell.credentials().servers()
+    with closing(shell.credentials()) as database:
+        first, second = database.servers()
     assert first.revoked_at is None
     assert second.revoked_at is not None
 
