@@ -224,7 +224,8 @@ class RequestExecution:
         running.stop("over")  # what an abandoned runner still yields goes nowhere
         with suppress(Exception):  # `failed` has it
             await running.publishing.flush()
-        error = failed.result() if failed.done() else raised(work)
+        ended = raised(work)  # looked at whatever happens: nobody else does, and asyncio would complain
+        error = failed.result() if failed.done() else ended
         failure = None if error is None else failure_event(error, runner, running.request_id)
         if why == "cancelled":
             failure = {"type": "request_cancelled"}

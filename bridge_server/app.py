@@ -314,7 +314,10 @@ class Hub:
                 return await handler(request)
             except web.HTTPException as answer:
                 code = answer.reason.lower().replace(" ", "_")
-                return error(code) if code in API_ERRORS else _error(answer.status, code, answer.reason)
+                shown = error(code) if code in API_ERRORS else _error(answer.status, code, answer.reason)
+                if "Allow" in answer.headers:
+                    shown.headers["Allow"] = answer.headers["Allow"]
+                return shown
             except Exception:
                 log.exception("the handler of %s failed", request.path)
                 return error("internal")

@@ -1,16 +1,23 @@
 """Where a running hub is reached, in a file beside its database: for commands that hand out credentials for it.
 
 The file is locked for as long as the hub runs, so that what a killed one left behind counts for nothing. With several
-hubs on one database it is that of the first.
+hubs on one database it is that of the first. A file that another user owns or may write is never believed.
 """
 
 import fcntl
 import os
+import re
+import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 MAX_URL_BYTES = 4096
+
+_URL = re.compile(r"https?://[!-~]+")
+_TRIES = 10
+_PAUSE = 0.01
 
 
 class Listening:
@@ -24,39 +31,64 @@ class Listening:
     def say(cls, database: Path, url: str) -> Self | None:
         """The hub on this database is reached at `url`; None if another has said so already. Raises OSError."""
         path = _beside(database)
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, url.encode() + b"\n", 0)
-        except BlockingIOError:
+        for again in range(_TRIES):
+            if again:
+                time.sleep(_PAUSE)  # whoever looks at it holds it for a moment, or it has just been taken back
+            handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            try:
+                found = os.fstat(handle)
+                if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                    raise PermissionError(f"{path} is no file of this user")
+                os.fchmod(handle, 0o600)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(path, handle):
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, url.encode() + b"\n", 0)
+                    return cls(path, handle)
+            except BlockingIOError:
+                pass
+            except BaseException:
+                os.close(handle)
+                raise
             os.close(handle)
-            return None
-        except BaseException:
-            os.close(handle)
-            raise
-        return cls(path, handle)
+        return None
 
     def close(self) -> None:
         """Take it back."""
         with suppress(OSError):
-            self._path.unlink()
+            if _is_at(self._path, self._handle):
+                self._path.unlink()
         os.close(self._handle)
 
 
 def find(database: Path) -> str | None:
-    """Where the hub that runs on this database is reached, None if none does or its file is not ours to read."""
+    """Where the hub that runs on this database is reached, None if none does or its file can't be believed."""
     try:
-        handle = os.open(_beside(database), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(_beside(database), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
+        found = os.fstat(handle)
+        owner = database.stat().st_uid
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != owner or found.st_mode & 0o022:
+            return None
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # held: its hub runs
-        return os.pread(handle, MAX_URL_BYTES, 0).decode("utf-8", "replace").strip() or None
+    except BlockingIOError:  # its hub runs
+        url = _URL.fullmatch(os.pread(handle, MAX_URL_BYTES, 0).decode("ascii", "replace").strip())
+        return url and url[0]
+    except OSError:
+        return None
     finally:
         os.close(handle)
     return None
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether the open file is still the one of this name."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def url_of(host: str, port: int) -> str:

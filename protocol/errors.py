@@ -208,7 +208,7 @@ API_ERRORS = {
         ApiError("bad_origin", 403, "the request comes from a site that may not ask", False),
         ApiError("wrong", 403, "no code that serves now is this one; if yours is old, ask for a new one", False),
         ApiError("not_found", 404, "there is no such thing, or it belongs to another home", False),
-        ApiError("method_not_allowed", 405, "this path takes other methods", False),
+        ApiError("method_not_allowed", 405, "this path takes other methods: the header Allow names them", False),
         ApiError("timeout", 408, "the body took too long", True),
         ApiError("too_many_devices", 409, "this home has as many apps as it may; revoke one", False),
         ApiError("expired", 410, "the code is right but no longer serves; ask for a new one", False),

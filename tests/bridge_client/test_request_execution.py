@@ -1,6 +1,7 @@
 """Requests under way: what is told of them, in which order, however they end (rows A40 to A47, A80 to A94)."""
 
 import asyncio
+import gc
 import json
 import math
 from collections.abc import AsyncIterator
@@ -404,3 +405,13 @@ async def test_A47_an_event_that_cannot_be_stored_ends_the_request_while_its_run
     await home.until("request_completed")
     assert runner.cleaned_up.is_set()
     assert types(await home.told(request_id)) == ["request_started", "error", "request_completed"]
+
+
+async def test_A47_a_runner_whose_events_cannot_be_stored_leaves_nothing_for_asyncio_to_complain_of(home: Home) -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    events = await run(home, partial("a"), {**final("b"), "pad": "y" * (1 << 20)})
+    assert types(events) == ["request_started", "partial", "error", "request_completed"]
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []

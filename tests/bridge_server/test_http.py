@@ -108,6 +108,7 @@ async def test_every_error_is_json_and_closes_its_connection(
 ) -> None:
     answer = await ask(hub, path, "Content-Length: 0", method=method)
     assert (answer.status, answer.code) == (status, code)
+    assert answer.headers.get("allow") == ("GET,HEAD" if status == 405 else None)  # RFC 9110, 15.5.6
 
 
 async def test_a_head_answer_closes_too(hub: Hub) -> None:
