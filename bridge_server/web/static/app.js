@@ -19,6 +19,7 @@ import { said } from "./texts.js";
 import { TranscriptView, setText } from "./view.js";
 
 const HUB = new URL(".", location.href).href;
+const ANNOUNCED = 5;
 const ANNOUNCE_MS = 1500; // a state that lasts this long is worth saying
 
 const $ = (id) => document.getElementById(id);
@@ -38,9 +39,13 @@ const rail = new Cards($("rail"));
 const sessionCards = new Map([...$("session-notices").children].map((place) => [place.dataset.place, new Cards(place)]));
 const modal = new Modal($("modal"), draw);
 
-/** Tell people who can't see the page; one thing at a time, nothing while it is read out word by word. */
+/** Tell people who can't see the page; nothing while it is read out word by word. */
 function announce(text) {
-  $("announcer").textContent = text.length > 300 ? `${text.slice(0, 300)}…` : text;
+  const line = document.createElement("p");
+  line.textContent = text.length > 300 ? `${text.slice(0, 300)}…` : text;
+  const lines = $("announcer"); // one behind the other: what is replaced before it was read is never heard
+  lines.append(line);
+  while (lines.childElementCount > ANNOUNCED) lines.firstElementChild.remove();
 }
 
 // Homes.
