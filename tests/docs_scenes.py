@@ -28,7 +28,7 @@ from websockets.exceptions import ConnectionClosed
 from bridge_server.app import Hub
 from tests.support.running_hub import running_hub
 
-PATIENCE = 10.0
+PATIENCE = 20.0
 """Seconds to wait for what must come."""
 
 EPOCH = "e-7f3a"

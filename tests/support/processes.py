@@ -12,11 +12,8 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PATIENCE = 20.0
-"""Seconds to wait for what must happen."""
-
-START_PATIENCE = 60.0
-"""Seconds to wait for a program to start: a second of computing, which other programs may take most of."""
+PATIENCE = 60.0
+"""Seconds to wait for what must happen: a program's start is a second of computing, on a machine that others fill."""
 
 # A client that backs off as it does outside would be away for up to a minute after a few faults: only the length of
 # its waits is changed, nothing of what it does.
@@ -144,7 +141,7 @@ class HubProgram(Program):
         await super().start()
         # Its port answers before everything else stands: the key of local enrolment is written after it.
         listens = f'{{"url": "{self.url}"'
-        await until(lambda: not self.running or listens in self.text[said:], "the hub listens", START_PATIENCE)
+        await until(lambda: not self.running or listens in self.text[said:], "the hub listens")
         assert self.running, f"the hub ended: {self.text[-2000:]}"
 
 

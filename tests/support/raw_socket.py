@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
-PATIENCE = 10.0
+PATIENCE = 20.0
 """Seconds to wait for what must come."""
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="

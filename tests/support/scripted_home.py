@@ -8,7 +8,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-REPLY_SECONDS = 10.0
+REPLY_SECONDS = 20.0
 
 
 class ScriptedHome:
