@@ -11,7 +11,9 @@ from bridge_client import local_token
 from bridge_client.api import PROGRAM
 from bridge_client.keys import BadKeyFile
 
-TIMEOUT: Final = aiohttp.ClientTimeout(total=3.0)
+TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
+"""How long a home may take to answer before it counts as not running: a busy machine must not make it look dead."""
+
 MAX_ANSWER: Final = 1 << 20
 
 _ANSWER: Final = msgspec.json.Decoder(dict[str, Any])

@@ -26,10 +26,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from bridge_server.app import Hub
+from tests.support.processes import PATIENCE
 from tests.support.running_hub import running_hub
-
-PATIENCE = 10.0
-"""Seconds to wait for what must come."""
 
 EPOCH = "e-7f3a"
 

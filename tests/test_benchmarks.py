@@ -86,7 +86,7 @@ async def test_time_counts_from_the_mark_and_only_behind_the_warm_up() -> None:
         end.setblocking(False)
         receiver.add(end.fileno(), group)
         other.sendall(stream([1, 2, 3], now=1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while len(delivered) < 12:
             await asyncio.sleep(0.001)
         for _, other in pairs:

@@ -30,7 +30,7 @@ MAX_STDERR: Final = 64 << 10
 
 _CHUNK: Final = 64 << 10
 _LOOK: Final = 0.5  # seconds of silence before looking whether the program is still there
-_REAP: Final = 1.0
+_REAP: Final = 20.0  # seconds that a killed program is waited for: longer than a loaded machine takes to end it
 
 
 Heard = Callable[[bytes], Awaitable[None]]
@@ -148,9 +148,12 @@ class Program:
         try:
             await asyncio.wait([ended], timeout=self._limits.grace)
         finally:
-            self.send(signal.SIGKILL)  # also what outlived the program, or a second cancellation
-            await asyncio.wait([ended], timeout=_REAP)
             ended.cancel()
+            self.send(signal.SIGKILL)  # also what outlived the program, or a second cancellation
+            # A task of its own: a loop that ends has cancelled the first one too, and the program is still there.
+            dead = asyncio.create_task(self._process.wait())
+            await asyncio.wait([dead], timeout=_REAP)
+            dead.cancel()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its process group, to the program alone if it shares ours; to nobody if that is gone."""

@@ -165,7 +165,7 @@ async def running(module: str, *words: str) -> AsyncIterator[asyncio.subprocess.
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-            await process.communicate()
+        await process.communicate()  # to the end of its pipes, also where it ended by itself
 
 
 async def line(process: asyncio.subprocess.Process) -> bytes:

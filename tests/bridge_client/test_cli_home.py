@@ -20,7 +20,7 @@ from bridge_client.keys import Credential
 from bridge_server.app import Hub
 from tests.support.home_commands import run, serving
 
-DEADLINE = 60
+DEADLINE = 100
 
 
 class Home:

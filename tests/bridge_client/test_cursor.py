@@ -46,7 +46,7 @@ class Writes(list[str]):
         self._loop.call_soon_threadsafe(self._happened.set)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while len(self) < count:
                 self._happened.clear()
                 await self._happened.wait()
@@ -115,7 +115,7 @@ async def test_flush_ends_while_saves_keep_coming(path: Path) -> None:
     file.save(cursor(1))
     flushing = asyncio.ensure_future(file.flush())
     event_id = 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not flushing.done():
             event_id += 1
             file.save(cursor(event_id))

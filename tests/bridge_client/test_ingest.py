@@ -238,9 +238,9 @@ async def test_lines_are_published_as_they_come() -> None:
     running = asyncio.ensure_future(ingest(store, read_chunks(reading)))
     for n in range(3):
         os.write(writing, b"%d\n" % n)
-        await asyncio.wait_for(store.wait(n), 5)
+        await asyncio.wait_for(store.wait(n), 20)
     os.close(writing)
-    report = await asyncio.wait_for(running, 5)
+    report = await asyncio.wait_for(running, 20)
     os.close(reading)
     assert report.published == 3
 

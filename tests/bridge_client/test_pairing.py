@@ -67,7 +67,7 @@ async def test_invite_redeem_wait(hub: Hub, session: aiohttp.ClientSession) -> N
     assert str(parse_code(invitation.code)) == invitation.code
     waiting = asyncio.ensure_future(home.wait(invitation.pairing_id))
     credential = await redeem(invitation.link, "Laptop", session)
-    device = await asyncio.wait_for(waiting, 10)
+    device = await asyncio.wait_for(waiting, 20)
     assert device == PairedDevice(credential.device_id, "Laptop", ["view"])  # type: ignore[arg-type]
     assert credential.hub_url == hub.url
     identity = hub.credentials.authenticate(credential.credential)
@@ -168,7 +168,7 @@ async def test_whoever_stops_waiting_leaves_no_open_code(hub: Hub, session: aioh
             shown.put_nowait(news)
 
     showing = asyncio.ensure_future(show())
-    invitation = await asyncio.wait_for(shown.get(), 10)
+    invitation = await asyncio.wait_for(shown.get(), 20)
     assert isinstance(invitation, Invitation)
     showing.cancel()
     await asyncio.wait([showing])

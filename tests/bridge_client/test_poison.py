@@ -226,7 +226,7 @@ async def test_a_letter_that_can_not_be_kept_loses_nothing(tmp_path: Path, caplo
     letters._connection.execute("PRAGMA max_page_count = 1")  # what it has already: nothing more fits
     async with scripted_hub(hub_side.serve) as hub, running(a_forwarder(hub, store, cursor, letters=letters)):
         await cursor.reaches(2)
-        await asyncio.wait_for(_said(caplog, "can't be set aside"), 10)
+        await asyncio.wait_for(_said(caplog, "can't be set aside"), 20)
         assert hub_side.held.ids == [1, 2]
         letters._connection.execute("PRAGMA max_page_count = 1000000")
         await cursor.reaches(5)

@@ -68,7 +68,7 @@ async def test_A9_who_keeps_up_with_the_store_is_given_the_same_chain_without_a_
             await read_on()
     for writer in (other, store, other, other, store):  # what another process wrote lies between
         (stored,) = await filled(writer, 1)
-        await asyncio.wait_for(source.wait(read[-1].event_id), 5)
+        await asyncio.wait_for(source.wait(read[-1].event_id), 20)
         await read_on()
         assert read[-1].event_id == stored.event_id
     assert [(one.event_id, one.data) for one in read] == await other.list()
@@ -109,6 +109,6 @@ async def test_wait_and_a_new_epoch_come_from_the_store() -> None:
     source = StoreSource(store)
     waiting = asyncio.ensure_future(source.wait(0))
     await filled(store, 1)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     before = source.epoch
     assert await source.renew_epoch() == source.epoch == store.epoch != before

@@ -139,7 +139,7 @@ async def test_a_store_opened_by_two_in_one_process_wakes_both_and_shows_both_th
     waiting = asyncio.ensure_future(two.wait(0))
     epoch = await one.renew_epoch()
     stored = await one.publish({"type": "t"})
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     assert await two.list() == [stored]
     assert two.epoch == epoch
     await one.close()
@@ -262,7 +262,7 @@ async def test_a_locked_file_is_waited_for_and_the_loop_goes_on(tmp_path: Path) 
     assert await store.list() == []
     other.execute("COMMIT")
     other.close()
-    assert (await asyncio.wait_for(publishing, 10)).event_id == 1
+    assert (await asyncio.wait_for(publishing, 20)).event_id == 1
     await store.close()
 
 
@@ -293,7 +293,7 @@ async def test_idle_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
     await asyncio.wait([waiting], timeout=1.5)
     assert time.process_time() - before < 0.05 * (time.monotonic() - started)
     await store.publish({"type": "t"})
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     await store.close()
 
 

@@ -259,7 +259,7 @@ async def test_listeners_with_and_without_compression_hear_the_same_and_share_th
 
         async def heard(socket: ClientConnection) -> list[str]:
             ids: list[str] = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 while len(ids) < 3:
                     _, _, _, kind, payload = json.loads(await socket.recv())
                     if kind == "session_event":

@@ -54,7 +54,7 @@ async def _exchange(
     named = () if host is None else (f"Host: {host}",)
     head = "\r\n".join((f"{method} {path} HTTP/1.1", *named, "Connection: keep-alive", *lines, "", ""))
     writer.write(head.encode("latin-1"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         raw = await reader.read()  # to the end of the stream
     writer.close()
     top, _, body = raw.partition(b"\r\n\r\n")
@@ -235,7 +235,7 @@ async def test_what_is_no_request_is_told_so_in_json_and_neither_repeated_nor_lo
     caplog.set_level(logging.DEBUG)
     reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
     writer.write(head)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         raw = await reader.read()
     writer.close()
     top, _, body = raw.partition(b"\r\n\r\n")

@@ -232,7 +232,7 @@ async def test_a_full_address_or_credential_is_429_before_the_upgrade_and_others
                 async with it.ask(address="192.0.2.3") as (fourth, _):
                     refused(fourth, 429, "too_many_connections")
             socket.abort()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while it.hub._online():
                 await asyncio.sleep(0.01)
         async with it.ask(other) as (again, _):

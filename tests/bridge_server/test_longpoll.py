@@ -104,7 +104,7 @@ async def test_t50_a_session_that_is_not_polled_ends_and_its_channels_with_it(
     server.hands.time += 14.9
     await client.post(["1", "2", "room:1", "ping", {}])  # a POST is no poll
     server.hands.time += 0.1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while server.hub.topics.listeners("room:1"):
             await asyncio.sleep(0.02)
     assert await client.post(["1", "2", "room:1", "ping", {}]) == 410
@@ -119,7 +119,7 @@ async def test_t51_a_slow_join_holds_up_the_batch_and_ends_in_408(
     waits = ["1", "2", "slow:1", "ping", {"after": "the join"}]
     posting = asyncio.create_task(client.post(join("slow:1", payload={"gate": "g"}), waits))
     behind = asyncio.create_task(client.post(["1", "3", "slow:1", "ping", {"and": "behind"}]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while "g" not in server.gates:
             await asyncio.sleep(0.01)
     assert not posting.done()
@@ -337,6 +337,6 @@ async def test_many_polls_at_once_share_out_every_message_once(server: RecordedS
 async def until_waiting(server: RecordedServer) -> None:
     """Wait until a poll waits."""
     assert server.hub.longpoll is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not any(session.waiting for session in server.hub.longpoll.sessions.values()):
             await asyncio.sleep(0.01)

@@ -88,7 +88,7 @@ async def test_four_posts_of_a_session_at_a_time(client: LongPollClient, server:
     waiting = [
         asyncio.create_task(client.post([str(n), str(n), f"slow:{n}", "phx_join", {"gate": "g"}])) for n in range(4)
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while session.posts < 4:
             await asyncio.sleep(0.01)
     assert await client.said([None, "1", "phoenix", "heartbeat", {}]) == {"status": 429, "reason": "rate_limited"}

@@ -4,14 +4,13 @@ import asyncio
 import json
 import sqlite3
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from bridge_server.app import Hub
+from bridge_server.app import REVOCATION_SECONDS, Hub
 from bridge_server.auth import Credentials
 from bridge_server.database import BadDatabase
 from tests.support.raw_socket import RawSocket
@@ -54,7 +53,18 @@ async def ended_by(socket: RawSocket) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("whose", ["device", "server"])
-async def test_revocation_by_another_process_ends_live_sockets_within_a_second(hub: Hub, whose: str) -> None:
+async def test_revocation_by_another_process_ends_live_sockets_within_a_second(
+    hub: Hub, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the hub's own looks, of which a machine that stands still for a while makes none."""
+    looks, look = 0, hub.credentials.changed
+
+    def counted() -> bool:
+        nonlocal looks
+        looks += 1
+        return look()
+
+    monkeypatch.setattr(hub.credentials, "changed", counted)
     server, server_token = hub.credentials.add_server("home")
     device, device_token = hub.credentials.add_device(server.server_id, "phone")
     _, bystander = hub.credentials.add_server("another home")
@@ -63,11 +73,11 @@ async def test_revocation_by_another_process_ends_live_sockets_within_a_second(h
             assert (await socket.upgrade(PATH, bearer(token))).status == 101
         call = f"revoke_device({device.device_id!r})" if whose == "device" else f"revoke_server({server.server_id!r})"
         await in_another_process(hub.config.database_path, call)
-        began = time.monotonic()
+        before = looks
         ended = [app] if whose == "device" else [app, home]
         for socket in ended:
             assert await ended_by(socket) == (1001, "credential_revoked")
-        assert time.monotonic() - began < 1.0
+        assert (looks - before) * REVOCATION_SECONDS < 1.0
         assert await refused(hub, device_token) == (403, "credential_revoked")
         if whose == "server":
             assert await refused(hub, server_token) == (403, "credential_revoked")
@@ -126,7 +136,7 @@ async def test_a_database_that_fails_for_a_while_hides_no_revocation(
 
 async def readiness(hub: Hub, wanted: str) -> int:
     """Wait until `/ready` says `wanted`; the HTTP status it says it with."""
-    async with aiohttp.ClientSession() as session, asyncio.timeout(10):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(20):
         while True:
             async with session.get(f"{hub.url}/ready") as answer:
                 if await answer.json() == {"status": wanted}:

@@ -16,12 +16,12 @@ from bridge_server.app import Hub
 from tests.conformance.nginx import nginx
 from tests.support import proxies
 from tests.support.cable import Cable
+from tests.support.processes import PATIENCE
 from tests.support.programs import missing, require
 from tests.support.running_hub import running_hub
 from tests.support.scripted_home import ScriptedHome, scripted_home
 
 JS = Path(__file__).resolve().parent / "js"
-PATIENCE = 30.0
 
 Sight = dict[str, Any]
 

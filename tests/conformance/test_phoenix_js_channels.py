@@ -15,11 +15,11 @@ from bridge_server.channels import Router
 from bridge_server.config import Config
 from bridge_server.transports.handshake import Mount
 from tests.support.echo_channel import add_echo_channel
+from tests.support.processes import PATIENCE
 from tests.support.programs import missing, require
 from tests.support.scripted_home import scripted_home
 
 JS = Path(__file__).resolve().parent / "js"
-PATIENCE = 20.0
 
 
 class Phoenix:

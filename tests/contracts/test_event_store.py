@@ -372,13 +372,13 @@ async def test_a_waiting_reader_is_woken_by_the_next_event(store: EventStore) ->
     done, _ = await asyncio.wait([waiting], timeout=0.3)
     assert not done
     second = await store.publish(event())
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     assert await store.list(since_id=first.event_id) == [second]
 
 
 async def test_wait_returns_at_once_for_what_is_there(store: EventStore) -> None:
     await store.publish(event())
-    await asyncio.wait_for(store.wait(0), 5)
+    await asyncio.wait_for(store.wait(0), 20)
 
 
 async def test_a_reader_that_waits_and_reads_misses_nothing(store: EventStore) -> None:
@@ -401,7 +401,7 @@ async def test_a_cancelled_wait_leaves_the_others_alone(store: EventStore) -> No
     await asyncio.wait([one, two], timeout=0.05)
     one.cancel()
     await store.publish(event())
-    await asyncio.wait_for(two, 5)
+    await asyncio.wait_for(two, 20)
     assert one.cancelled()
 
 

@@ -25,7 +25,7 @@ from bridge_client.store.sqlite import SqliteStore
 from tests.support.foreign_server import ForeignServer, foreign_server
 from tests.support.running_api import TOKEN, running_api
 
-DEADLINE = 15
+DEADLINE = 20
 
 
 class Scene(Protocol):

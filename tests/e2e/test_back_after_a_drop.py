@@ -14,7 +14,7 @@ from tests.bridge_client.forwarding import Cut
 from tests.bridge_client.scripted_hub import NoWait
 from tests.faults.near import forwarding
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class Scene:

@@ -24,7 +24,7 @@ REFILL = Limits(refill_events=100)
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with running_hub(tmp_path, history_events=100, cold_wait=1.0, status_grace=0.1) as hub:
+    async with running_hub(tmp_path, history_events=100, status_grace=0.1) as hub:
         made = World(hub, tmp_path)
         async with asyncio.timeout(DEADLINE):
             yield made

@@ -19,7 +19,7 @@ from tests.bridge_client.scripted_hub import NoWait
 from tests.support.foreign_server import ForeignServer, foreign_server
 from tests.support.home_commands import run, serving
 
-DEADLINE = 60
+DEADLINE = 100
 
 
 class World:
@@ -142,7 +142,7 @@ async def test_status_tells_how_far_it_came_whether_it_runs_or_not(world: World,
         write(1, 5)
         async with serving(*world.words("forward", source)), world.app() as app:
             await receive(app, 5)
-            while (facts := await world.status(source))["acked_id"] != 5:
+            while (facts := await world.status(source))["acked_id"] != 5 or not facts["running"]:
                 pass
             assert (facts["running"], facts["connected"], facts["head_id"]) == (True, True, 5)
             assert facts["lag"] == {"events": 0, "seconds": 0.0}

@@ -17,7 +17,7 @@ from bridge_server.app import Hub
 from tests.bridge_client.scripted_hub import NoWait
 from tests.support.running_hub import running_hub
 
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from tests.bridge_client.scripted_hub import NoWait
 from tests.support.cable import Cable
 from tests.support.running_hub import running_hub
 
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 class World:

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,8 @@ async def test_ctrl_c_leaves_no_process_no_file_and_no_traceback(signals: list[s
     async with running() as process:
         lines = await read_until(process, moment)
         for number in signals:
-            os.killpg(process.pid, number)  # as a terminal does: the whole foreground group
+            with suppress(ProcessLookupError):  # it may have ended before the second one
+                os.killpg(process.pid, number)  # as a terminal does: the whole foreground group
         output, _ = await process.communicate()
     rest = output.decode().splitlines()
     assert process.returncode == 0, rest

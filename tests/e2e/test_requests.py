@@ -18,7 +18,7 @@ from tests.support.cable import Cable
 from tests.support.remote_home import RemoteHome, remote_home
 from tests.support.scripted_runner import ScriptedRunner, reply
 
-DEADLINE = 40.0
+DEADLINE = 60.0
 REQUEST = "request-0001"
 
 

@@ -21,7 +21,7 @@ from tests.bridge_client.scripted_hub import NoWait
 from tests.faults.near import forwarding
 from tests.support.running_hub import running_hub
 
-DEADLINE = 40.0
+DEADLINE = 60.0
 BACK = "went back in time"
 
 

@@ -15,9 +15,9 @@ from tests.faults.scene import Scene
 from tests.support import phoenix_presence
 from tests.support.echo_channel import add_echo_channel
 from tests.support.phoenix_presence import State
+from tests.support.processes import PATIENCE
 from tests.support.recorded_server import PREFIX, recorded_server
 
-PATIENCE = 20.0
 LONG = 3600.0
 
 

@@ -7,10 +7,8 @@ from tests.faults.apps import KINDS, app_of_kind
 from tests.faults.scene import Scene, publish_steadily
 from tests.faults.weather import Weather
 from tests.support.invariant import Record, nothing_lost
-from tests.support.processes import until
+from tests.support.processes import PATIENCE, until
 from tests.support.stored import all_events
-
-PATIENCE = 60.0
 
 
 async def test_nothing_is_lost_in_bad_weather(scene: Scene, effort: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE = 20.0
+from tests.support.processes import PATIENCE
 
 
 class LongPollClient:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -13,8 +12,8 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PATIENCE = 20.0
-"""Seconds to wait for what must happen."""
+PATIENCE = 60.0
+"""Seconds to wait for what must happen: a program's start is a second of computing, on a machine that others fill."""
 
 # A client that backs off as it does outside would be away for up to a minute after a few faults: only the length of
 # its waits is changed, nothing of what it does.
@@ -41,10 +40,17 @@ class Program:
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:  # half started, it would run on beside other tests
+            await self._end()
+            raise
         return self
 
     async def __aexit__(self, *ending: object) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
         if self.running:
             self.send(signal.SIGCONT)
             await self.kill()
@@ -131,13 +137,12 @@ class HubProgram(Program):
         self.url = f"http://127.0.0.1:{port}"
 
     async def start(self) -> None:
+        said = len(self.text) if self.output.exists() else 0
         await super().start()
-        await until(lambda: not self.running or self._answers(), "the hub listens")
+        # Its port answers before everything else stands: the key of local enrolment is written after it.
+        listens = f'{{"url": "{self.url}"'
+        await until(lambda: not self.running or listens in self.text[said:], "the hub listens")
         assert self.running, f"the hub ended: {self.text[-2000:]}"
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 class HomeProgram(Program):

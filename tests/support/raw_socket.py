@@ -10,10 +10,9 @@ import struct
 from types import TracebackType
 from typing import NamedTuple, Self
 
-CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+from tests.support.processes import PATIENCE
 
-PATIENCE = 10.0
-"""Seconds to wait for what must come."""
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 

@@ -14,7 +14,8 @@ async def running_hub(folder: Path, **settings: Any) -> AsyncIterator[Hub]:
     """Start a hub whose state lies in `folder`, and stop it at the end. `settings` are fields of Config.
 
     It listens when this yields: `hub.url` is its http:// address, `hub.credentials` makes servers and devices. Stopping
-    doesn't linger: sockets are closed at once unless `drain_seconds` is set.
+    doesn't linger: sockets are closed at once unless `drain_seconds` is set. An app that joins before its home is told
+    late that this one is away, unless `cold_wait` is set: on a busy machine a home's start takes its time.
     """
     chosen: dict[str, Any] = {
         "host": "127.0.0.1",
@@ -22,6 +23,7 @@ async def running_hub(folder: Path, **settings: Any) -> AsyncIterator[Hub]:
         "state_dir": folder / "hub-state",
         "database": folder / "hub.db",
         "drain_seconds": 0.0,
+        "cold_wait": 60.0,
         **settings,
     }
     async with Hub(Config(**chosen)) as hub:

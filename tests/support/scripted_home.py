@@ -8,7 +8,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-REPLY_SECONDS = 10.0
+from tests.support.processes import PATIENCE
 
 
 class ScriptedHome:
@@ -64,7 +64,7 @@ class ScriptedHome:
         self._refs += 1
         ref = str(self._refs)
         await self._socket.send(json.dumps(["1", ref, self._topic, event, payload]))
-        async with asyncio.timeout(REPLY_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 _, answered, _, kind, reply = json.loads(await self._socket.recv())
                 if kind == "phx_reply" and answered == ref:

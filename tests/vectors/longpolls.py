@@ -7,10 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 
+from tests.support.processes import PATIENCE
 from tests.support.recorded_server import PREFIX, RecordedServer
 from tests.vectors.recording import Conversation, Expected, Message, Step, parse
-
-PATIENCE = 20.0
 
 
 class Player(Protocol):

@@ -18,7 +18,7 @@ from bridge_client.store.sqlite import SqliteStore
 from protocol.event_id import MAX_EVENT_ID
 from tests.support.running_api import ApiClient, running_api
 
-DEADLINE = 10
+DEADLINE = 20
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -12,7 +12,7 @@ from bridge_client.store.sqlite_retention import SqliteRetention
 from tests.support.running_api import ApiClient, running_api
 from tests.support.running_home import running_home
 
-DEADLINE = 10
+DEADLINE = 20
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ async def test_the_token_given_twice_is_refused(client: ApiClient) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", client.api.port)
     line = f"Authorization: Bearer {TOKEN}\r\n"
     writer.write(f"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n{line}{line}Connection: close\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 20)
     assert answer.startswith(b"HTTP/1.1 401 ")
     writer.close()
     await writer.wait_closed()
@@ -130,7 +130,7 @@ async def test_a_request_that_stops_in_its_head_is_let_go_and_no_other() -> None
     begun = [b"", b"GET /eve", b"GET /events HTTP/1.1\r\nHost: localhost\r\n"]
     asked = "GET /events?since_id=0&wait_timeout_ms=300"
     whole = f"{asked} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-    async with running_api(MemoryStore(), head_seconds=0.1) as client, asyncio.timeout(10):
+    async with running_api(MemoryStore(), head_seconds=0.1) as client, asyncio.timeout(20):
         for text in begun:
             reader, writer = await asyncio.open_connection("127.0.0.1", client.api.port)
             writer.write(text)
@@ -194,7 +194,7 @@ class Watched(MemoryStore):
 
 async def test_waiting_requests_do_not_hold_up_the_end() -> None:
     store = Watched()
-    async with asyncio.timeout(10), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(20), aiohttp.ClientSession() as session:
         async with Api([web.get("/events", Events(store).get)], TOKEN, host="127.0.0.1", port=0) as api:
             client = ApiClient(api, session)
             waiting = asyncio.create_task(client.ask("/events?since_id=0&wait_timeout_ms=30000"))
@@ -219,7 +219,7 @@ async def test_what_is_no_request_is_told_so_in_json_and_neither_repeated_nor_lo
     caplog.set_level(logging.DEBUG)
     reader, writer = await asyncio.open_connection("127.0.0.1", client.api.port)
     writer.write(head)
-    raw = await asyncio.wait_for(reader.read(), 10)
+    raw = await asyncio.wait_for(reader.read(), 20)
     writer.close()
     top, _, body = raw.partition(b"\r\n\r\n")
     assert top.split(b" ", 2)[1] == b"400", raw

@@ -246,7 +246,7 @@ async def test_changes_that_meet_are_all_made(home: Home) -> None:
 async def test_a_body_that_does_not_come_ends_the_wait(home: Home, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_bodies, "BODY_SECONDS", 0.1)
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         for rest, told in (
             ("Content-Length: 9\r\n\r\n{", b" 408 "),
             ("Transfer-Encoding: chunked\r\n\r\nx\r\n", b" 400 "),

@@ -22,7 +22,7 @@ from tests.contracts.test_sources import http_source, read
 from tests.support.foreign_server import ForeignServer, foreign_server
 from tests.support.running_api import TOKEN, running_api
 
-DEADLINE = 15
+DEADLINE = 20
 
 
 class Away:
