@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from bridge_server.app import Hub
 from tests.support import lint, lint_seam
@@ -12,6 +13,10 @@ from tests.support.programs import require
 from tests.support.running_hub import running_hub
 
 lint_seam.install()
+
+# How long an example takes, or its making, says how busy the machine is: by default 200 ms of an example fail its test.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
