@@ -1,5 +1,6 @@
 """What every test may use: two markers, and a running hub; and what every test passes: the lint of the hub's output."""
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ lint_seam.install()
 # How long an example takes, or its making, says how busy the machine is: by default 200 ms of an example fail its test.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# A shell lets what it runs in the background (`make test &`) ignore Ctrl-C, and so would the programs under test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
