@@ -158,8 +158,8 @@ class Phone:
                 self._news.set()
 
     async def reached(self, event_id: int) -> None:
-        """Wait until the event `event_id`, or a later one, has come."""
-        while not self.received or self.received[-1][0] < event_id:
+        """Wait until the event `event_id`, or a later one, has come, and the app is told that it has caught up."""
+        while not self.received or self.received[-1][0] < event_id or self._left_at is not None:
             self._news.clear()
             await self._news.wait()
 

@@ -1,9 +1,11 @@
 """What every test may use: two markers, and a running hub; and what every test passes: the lint of the hub's output."""
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from bridge_server.app import Hub
 from tests.support import lint, lint_seam
@@ -12,6 +14,14 @@ from tests.support.programs import require
 from tests.support.running_hub import running_hub
 
 lint_seam.install()
+
+# How long an example takes, or its making, says how busy the machine is: by default 200 ms of an example fail its test.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# A shell lets what it runs in the background (`make test &`) ignore Ctrl-C, and so would the programs under test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -160,8 +160,9 @@ class Program:
         with suppress(ProcessLookupError, PermissionError):
             if self._own_group:
                 os.killpg(self._process.pid, number)
-            else:
-                self._process.send_signal(number)
+            elif self._process.returncode is None:
+                # Not `Process.send_signal`: of a program that has just ended it takes the exit code away from the loop.
+                os.kill(self._process.pid, number)
 
 
 @asynccontextmanager

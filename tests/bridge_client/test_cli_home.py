@@ -6,7 +6,6 @@ import re
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from bridge_client.config import Config
 from bridge_client.keys import Credential
 from bridge_server.app import Hub
 from tests.support.home_commands import run, serving
+from tests.support.listening import listening
+from tests.support.ports import free_port
 
 DEADLINE = 100
 
@@ -283,20 +284,18 @@ async def test_a_cursor_beyond_the_store_and_a_credential_for_elsewhere(home: Ho
 
 async def test_what_is_no_hub_is_found_out(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(asyncio.IncompleteReadError):  # some only look whether anybody listens
-            await reader.readuntil(b"\r\n\r\n")
-            head = (
-                "HTTP/1.1 418 teapot",
-                "Date: Thu, 01 Jan 2015 00:00:00 GMT",
-                "Content-Length: 0",
-                "Connection: close",
-            )
-            writer.write("\r\n".join([*head, "", ""]).encode())
-            await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+        head = (
+            "HTTP/1.1 418 teapot",
+            "Date: Thu, 01 Jan 2015 00:00:00 GMT",
+            "Content-Length: 0",
+            "Connection: close",
+        )
+        writer.write("\r\n".join([*head, "", ""]).encode())
+        await writer.drain()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, asyncio.timeout(DEADLINE):
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(answer) as port, asyncio.timeout(DEADLINE):
+        url = f"http://127.0.0.1:{port}"
         _, out, _ = await run("doctor", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
         checks = {check["check"]: check for check in json.loads(out)["checks"]}
         assert (checks["hub: answer"]["status"], "418" in checks["hub: answer"]["text"]) == ("failed", True)
@@ -311,16 +310,14 @@ async def test_what_is_no_hub_is_found_out(tmp_path: Path) -> None:
 
 async def test_a_proxy_whose_hub_is_down_is_told_from_a_hub_that_is_not_ready(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            body = "<html><h1>502 Bad Gateway</h1></html>"
-            head = "HTTP/1.1 502 Bad Gateway", f"Content-Length: {len(body)}", "Connection: close"
-            writer.write("\r\n".join([*head, "", body]).encode())
-            await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+        body = "<html><h1>502 Bad Gateway</h1></html>"
+        head = "HTTP/1.1 502 Bad Gateway", f"Content-Length: {len(body)}", "Connection: close"
+        writer.write("\r\n".join([*head, "", body]).encode())
+        await writer.drain()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, asyncio.timeout(DEADLINE):
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(answer, free_port()) as port, asyncio.timeout(DEADLINE):
+        url = f"http://127.0.0.1:{port}"
         _, out, _ = await run("doctor", "--state-dir", str(tmp_path), "--hub-url", url, "--json")
         check = next(check for check in json.loads(out)["checks"] if check["check"] == "hub: answer")
         assert (check["status"], check["text"]) == (

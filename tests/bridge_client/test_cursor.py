@@ -167,7 +167,7 @@ def test_a_damaged_file_is_named(path: Path, damage: bytes) -> None:
         CursorFile(path).load()
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(place=st.integers(0, len(GOOD) - 1), byte=st.integers(0, 255))
 def test_any_damaged_byte_loads_or_is_damage(tmp_path: Path, place: int, byte: int) -> None:
     path = tmp_path / "cursor.json"

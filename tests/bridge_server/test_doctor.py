@@ -8,7 +8,7 @@ import re
 import sqlite3
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from bridge_server.auth import Credentials
 from bridge_server.config import Config
 from bridge_server.database import VERSION
 from bridge_server.doctor import Finding, examine
+from tests.support.listening import listening
 from tests.support.ports import free_port
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli-hub.md"
@@ -47,13 +48,11 @@ async def test_a_hub_that_runs_is_known_as_one(hub: Hub) -> None:
 
 async def test_a_port_of_something_else_is_taken(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]")
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        found = await finding("port", config(tmp_path, port=server.sockets[0].getsockname()[1]))
+    async with listening(answer) as port:
+        found = await finding("port", config(tmp_path, port=port))
     assert (found.status, found.remedy) == ("failed", "stop what listens there, or choose another port")
 
 

@@ -125,7 +125,7 @@ async def test_a_malformed_message_ends_its_session_and_no_other(
         assert len(await other.poll()) == 1
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     body=st.one_of(st.binary(max_size=300), st.lists(st.sampled_from([b"[", b"]", b'"', b"\n", b"1", b",", b"AA=="]))),
     ndjson=st.booleans(),

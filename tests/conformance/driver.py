@@ -9,14 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes import PATIENCE
 from tests.support.programs import missing, require
 
 HERE = Path(__file__).resolve().parent
 JS = HERE / "js"
 PYTHON = HERE.parent.parent / ".venv-clients" / "bin" / "python"
-
-WAIT_SECONDS = 30.0
-QUIT_SECONDS = 10.0
 
 Sight = dict[str, Any]
 Order = dict[str, str]
@@ -58,7 +56,7 @@ class Driver:
         Fails with what the first that lacks it has seen, once it took too long or the program ended.
         """
         try:
-            async with asyncio.timeout(WAIT_SECONDS), self._news:
+            async with asyncio.timeout(PATIENCE), self._news:
                 await self._news.wait_for(lambda: self._ended or all(map(done, self.clients)))
         except TimeoutError:
             pass
@@ -116,7 +114,7 @@ async def driver(*argv: str | Path, log: Path, orders: Sequence[Order]) -> Async
         await program.command(json.dumps({"clients": list(orders)}))
         yield program
         await program.command("quit")
-        async with asyncio.timeout(QUIT_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             code = await process.wait()
         assert code == 0, f"the program ended with {code}; its standard error: {log.read_text()}"
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.sample_session import turn
+from tests.support.listening import listening
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENT = re.compile(r"\d\d:\d\d:\d\d ([a-z_]+) +session-balcony\b")
@@ -120,14 +121,13 @@ async def test_ctrl_c_leaves_no_process_no_file_and_no_traceback(signals: list[s
 
 
 async def test_a_taken_port_is_said_and_gone_around() -> None:
-    taken = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port = taken.sockets[0].getsockname()[1]
-    async with running("--port", str(port)) as process:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listening(say_nothing) as port, running("--port", str(port)) as process:
         lines = await read_until(process, "listens on")
         process.send_signal(signal.SIGINT)
         await process.communicate()
-    taken.close()
-    await taken.wait_closed()
     assert f"port {port} is taken" in lines[0]
     assert f":{port} " not in lines[1]
     assert process.returncode == 0

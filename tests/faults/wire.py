@@ -23,6 +23,8 @@ class Wire:
         self._loss = loss
         self._frozen = False
         self._lines: set[_Line] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._over = False
         self._server: asyncio.Server | None = None
         self.accepted = 0
         self.cuts = 0
@@ -46,8 +48,9 @@ class Wire:
     ) -> None:
         assert self._server is not None
         self._server.close()
+        self._over = True
         self.reset()
-        await asyncio.gather(*(line.ended.wait() for line in tuple(self._lines)))
+        await asyncio.gather(*self._serving)
 
     def reset(self) -> None:
         """Reset every connection, on both ends, without a goodbye."""
@@ -64,15 +67,22 @@ class Wire:
         for line in self._lines:
             line.frozen = True
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        serving = asyncio.get_running_loop().create_task(self._serve(reader, writer, self.accepted == 1))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bool) -> None:
         try:
             far = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
             _reset(writer)
             return
-        line = _Line(self, (reader, writer), far, self._cut_at if self.accepted == 1 else None)
+        line = _Line(self, (reader, writer), far, self._cut_at if first else None)
         self._lines.add(line)
+        if self._over:  # it came while the wire was taken away
+            line.reset()
         try:
             await line.carry(self._loss)
         finally:
@@ -93,7 +103,6 @@ class _Line:
         self._cut_at = cut_at
         self._frames = 0
         self.frozen = False
-        self.ended = asyncio.Event()
 
     def reset(self) -> None:
         for _, writer in (self._near, self._far):
@@ -112,7 +121,6 @@ class _Line:
             asyncio.create_task(self._pump(self._far[0], self._near[1], loss)),
         ]
         await asyncio.gather(*pumps)
-        self.ended.set()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, loss: Loss) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):

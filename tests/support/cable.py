@@ -15,6 +15,7 @@ class Cable:
         self._whole = True
         self._ends: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
+        self._accepting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.accepted = 0
         """How many connections have been made over this cable."""
@@ -39,6 +40,7 @@ class Cable:
         assert self._server is not None
         self._server.close()
         self.cut()
+        await asyncio.gather(*self._accepting)
         await asyncio.gather(*self._pumps)
 
     def cut(self) -> None:
@@ -51,7 +53,12 @@ class Cable:
         """Let connections through again."""
         self._whole = True
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepting = asyncio.get_running_loop().create_task(self._connect(reader, writer))
+        self._accepting.add(accepting)
+        accepting.add_done_callback(self._accepting.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._whole:
             reset(writer)
             return

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.ports import free_port
-from tests.support.processes import ROOT
+from tests.support.processes import PATIENCE, ROOT
 from tests.support.programs import require
 
 NGINX = ROOT / "deploy" / "nginx" / "session-bridge.conf"
 CADDY = ROOT / "deploy" / "caddy" / "Caddyfile"
-
-START_SECONDS = 20.0
 
 _NGINX = """
 daemon off;
@@ -144,7 +142,7 @@ async def _accepts(process: Process, port: int) -> bool:
     """Wait until something listens on `port`; False if the process ends first."""
     ended = asyncio.create_task(process.wait())
     try:
-        async with asyncio.timeout(START_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while not ended.done():
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.1", port)

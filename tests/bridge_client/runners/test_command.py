@@ -15,6 +15,7 @@ from bridge_client.runners import Message
 from bridge_client.runners import process as processes
 from bridge_client.runners.command import KNOWN, Command, CommandRunner, stderr_report
 from bridge_client.runners.echo import EchoRunner, pieces
+from bridge_client.runners.groups import began
 from bridge_client.runners.json_lines import JsonLinesTranslator
 from bridge_client.runners.process import Limits
 from tests.bridge_client.runners import excerpts
@@ -232,6 +233,15 @@ async def test_a_program_that_is_killed_says_by_what() -> None:
     answered = await answer(shell("echo hm; kill -KILL $$"), "hi")
     assert str(answered.error) == "sh was ended by SIGKILL"
     assert failure_of(answered)["exit_code"] == 137
+
+
+async def test_a_signal_that_comes_as_a_program_ends_leaves_its_exit_code() -> None:
+    for _ in range(20):
+        async with processes.started(("/bin/sh", "-c", "exit 7"), b"", QUICK, own_group=False) as program:
+            while began(program._process.pid):
+                program.send(signal.SIGWINCH)  # which does nothing
+            program.send(signal.SIGWINCH)
+            assert await program.exit_code() == 7
 
 
 async def test_an_endless_line_is_left_out_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
