@@ -162,10 +162,10 @@ async def test_a_second_home_on_the_same_state_directory_is_refused_and_the_firs
 async def test_status_shows_age_and_lag_not_just_connected(home: Home, tmp_path: Path) -> None:
     await home.ingest(tmp_path, 3)
     facts = await home.facts()
-    assert (facts["running"], facts["head_id"], facts["acked_id"], facts["waiting"]) == (False, 3, None, 3)
+    assert (facts["running"], facts["head_id"], facts["acked_id"], facts["waiting"]) == (False, "3", None, 3)
     assert facts["last_ack_age_seconds"] is None
     async with serving(*home.words("serve", "--api-port", "0")):
-        while (facts := await home.facts())["acked_id"] != 3:
+        while (facts := await home.facts())["acked_id"] != "3":
             pass
         assert (facts["running"], facts["connected"], facts["hub"]) == (True, True, "ready")
         assert facts["lag"] == {"events": 0, "seconds": 0.0}
@@ -205,7 +205,7 @@ async def test_retention_is_that_of_the_home_that_runs_and_said_to_be_ours_where
 async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
     async with serving(*home.words("serve", "--api-port", "0")):
         await home.ingest(tmp_path, 1)
-        while (await home.facts())["acked_id"] != 1:
+        while (await home.facts())["acked_id"] != "1":
             pass
     code, checks = await home.doctor()
     assert code == 0
@@ -271,7 +271,7 @@ async def test_others_who_could_write_are_a_failure(home: Home) -> None:
 async def test_a_cursor_beyond_the_store_and_a_credential_for_elsewhere(home: Home, tmp_path: Path) -> None:
     async with serving(*home.words("serve", "--api-port", "0")):
         await home.ingest(tmp_path, 3)
-        while (await home.facts())["acked_id"] != 3:
+        while (await home.facts())["acked_id"] != "3":
             pass
     cursor = home.state / "home.db.cursor"
     cursor.write_text(cursor.read_text().replace('"3"', '"9"'))
@@ -362,7 +362,7 @@ async def test_status_goes_on_past_a_damaged_cursor(home: Home, tmp_path: Path) 
     path = Config(state_dir=home.state).cursor_path
     path.write_bytes(b"{nonsense")
     facts = await home.facts()
-    assert (facts["head_id"], facts["acked_id"], facts["waiting"], facts["hub"]) == (3, None, None, "ready")
+    assert (facts["head_id"], facts["acked_id"], facts["waiting"], facts["hub"]) == ("3", None, None, "ready")
     assert f"{path} is damaged" in facts["cursor_error"]
     code, out, err = await run(*home.words("status"))
     assert (code, err) == (0, "")

@@ -32,7 +32,7 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
             assert (await report.facts())["stored"]["removed_to"] is None
         found, check = await looked_at(config)
         waits = "events up to 1000 may go once the hub has acknowledged them"
-        assert f"keeps at most 0.0 MiB, as configured here; {waits}" in found
+        assert f"keeps at most 1 byte, as configured here; {waits}" in found
         assert (check.status, check.remedy) == ("warning", "run `bridge-client serve` with its hub in reach")
 
         async with serving(config, credential) as (store, report):
@@ -52,15 +52,17 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
             assert items[0] == Gap("expired", 400, 1_000)
             assert [item.event_id for item in items[1:] if isinstance(item, Event)] == list(range(1_001, 1_201))
         found, check = await looked_at(config)
-        assert "keeps at most 0.0 MiB, as configured here; removed up to event 1000" in found
-        assert "200 events" in found
+        assert "keeps at most 1 byte, as configured here; removed up to event 1000" in found
+        assert "200 events of " in found
+        assert "; oldest event 1001, published 20" in found
+        assert "of it a log of late changes" in found, "while the file is open"
         assert check.status == "ok"
 
 
 async def looked_at(config: Config) -> tuple[str, doctor.Finding]:
     """What `status` prints and `doctor` finds."""
     lines = cli_home._told(await app.status(config), await app.outlook(config))
-    checks = {check.check: check async for check in doctor.examine(config, app.open_store, app.outlook)}
+    checks = {check.check: check async for check in doctor.examine(config, app.open_store, app.outlook, app.standing)}
     return "\n".join(f"{name} {value}" for name, value in lines), checks["retention"]
 
 
