@@ -44,13 +44,13 @@ def render(item: Item, at: float, width: int = WIDTH, *, tabs: bool = False) -> 
     """
     between = "\t" if tabs else " "
     clock = time.strftime("%H:%M:%S", time.localtime(at))
+    if isinstance(item, Event):
+        said = " ".join(said_in(_value(item)))[: 4 * width]  # more can't be shown: don't clean it
+        cells = [harmless(cell) for cell in (clock, item.type[:width], (item.session_id or "-")[:width], said)]
+        if not tabs:
+            cells[1], cells[2] = f"{cells[1]:<22}", f"{cells[2]:<12}"
+        return _within(between.join(cells), width)
     match item:
-        case Event(_, kind, session_id, _):
-            said = " ".join(said_in(_value(item)))[: 4 * width]  # more can't be shown: don't clean it
-            cells = [harmless(cell) for cell in (clock, kind[:width], (session_id or "-")[:width], said)]
-            if not tabs:
-                cells[1], cells[2] = f"{cells[1]:<22}", f"{cells[2]:<12}"
-            return _within(between.join(cells), width)
         case Gap():
             line = f"-- {gap_words(item)}"
         case ServerStatus(online, since, _):
