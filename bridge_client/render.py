@@ -55,8 +55,10 @@ def render(item: Item, at: float, width: int = WIDTH, *, tabs: bool = False) -> 
             line = f"-- {gap_words(item)}"
         case ServerStatus(online, since, _):
             line = f"-- home {'online' if online else 'offline'}{f' since {since}' if since else ''}"
-        case CaughtUp(to_id):
-            line = "-- live from here on" if to_id is None else f"-- caught up to {to_id}, live from here on"
+        case CaughtUp(None):
+            line = "-- live from here on"
+        case _:
+            line = f"-- caught up to {item.to_id}, live from here on"
     return _within(f"{clock}{between}{harmless(line)}", width)
 
 

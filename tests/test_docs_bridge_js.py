@@ -1,6 +1,7 @@
 """The README's example of bridge.js, run: it pairs, shows events, and after a reload goes on behind the last one."""
 
 import asyncio
+import json
 import os
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
@@ -47,7 +48,8 @@ async def test_the_example_of_bridge_js_pairs_shows_events_and_resumes(hub: Hub,
     server, home_token = hub.credentials.add_server("home")
     async with aiohttp.ClientSession() as session, asyncio.timeout(60):
         invitation = await HomeApi(Credential(hub.url, server.server_id, home_token), session).invite(None, 300)
-        settings = {**os.environ, "STORAGE": str(tmp_path / "storage.json")}
+        storage = tmp_path / "storage.json"
+        settings = {**os.environ, "STORAGE": str(storage)}
         async with scripted_home(hub.url, server.server_id, home_token) as home:
             for said, code in (("first", invitation.code), ("third", "")):  # the reload is asked for no code
                 page = await asyncio.create_subprocess_exec(
@@ -58,12 +60,14 @@ async def test_the_example_of_bridge_js_pairs_shows_events_and_resumes(hub: Hub,
                     if said == "first":
                         while not hub.topics.listeners(events_topic(server.server_id)):
                             await asyncio.sleep(0.02)
-                    await home.publish(text=said)
+                    (last,) = await home.publish(text=said)
                     seen = b""
                     while said.encode() not in seen:
                         line = await page.stdout.readline()
                         assert line, seen.decode()
                         seen += line
+                    while not kept_at(storage, server.server_id, last):  # a moment later
+                        await asyncio.sleep(0.02)
                 finally:
                     page.kill()
                     await page.communicate()
@@ -72,3 +76,12 @@ async def test_the_example_of_bridge_js_pairs_shows_events_and_resumes(hub: Hub,
     assert seen.index(b"second") < seen.index(b"third"), "what came between is there, in its order"
     assert b"first" not in seen
     assert b"missing" not in seen
+
+
+def kept_at(storage: Path, server_id: str, event_id: str) -> bool:
+    """Whether the page has kept this event as its place. Its file may be half written."""
+    try:
+        cursor = json.loads(json.loads(storage.read_text()).get(f"session-bridge:cursor:{server_id}", "null"))
+    except ValueError:
+        return False
+    return bool(cursor and cursor["id"] == event_id)
