@@ -244,6 +244,9 @@ def _kept(found: "Outlook", acked: str | None) -> str:
 def doctor(as_json: bool, **options: Any) -> None:
     """Look for what is wrong: files and their modes, credential, store, cursor, disk, hub, certificate, clock.
 
+    Also whether a home runs, whether events wait that nobody acknowledges, whether there are dead letters, and whether
+    the runner's program is there.
+
     Changes nothing. A line for each check; into a pipe, with tabs between status, check, finding and remedy. Exit
     code 1 when a check failed; a warning alone is 0.
     """

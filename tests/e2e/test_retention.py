@@ -9,6 +9,8 @@ from bridge_client import app, cli_home, doctor, retention
 from bridge_client.app_client import AppClient, Event, Gap
 from bridge_client.config import Config
 from bridge_client.keys import Credential
+from bridge_client.retention import Extent, Rules
+from bridge_client.retention_report import Outlook
 from tests.bridge_client.scripted_hub import NoWait
 from tests.e2e.test_dead_letters import serving
 from tests.support.running_hub import running_hub
@@ -64,6 +66,18 @@ async def looked_at(config: Config) -> tuple[str, doctor.Finding]:
     lines = cli_home._told(await app.status(config), await app.outlook(config))
     checks = {check.check: check async for check in doctor.examine(config, app.open_store, app.outlook, app.standing)}
     return "\n".join(f"{name} {value}" for name, value in lines), checks["retention"]
+
+
+def test_sizes_are_told_in_units_that_say_something() -> None:
+    extent = Extent(3, 2_500, 1_964, 0.0, 1_963, 7 << 20, 2 << 20, True, 4 << 20)
+    said = Outlook(extent, Rules(None, 1 << 20), 0)
+    assert said.holds == (
+        "3 events of 2.4 KiB in a file of 7.0 MiB (2.0 MiB of it free for events to come and 4.0 MiB of it a log of late"
+        " changes); oldest event 1964, published 1970-01-01T00:00:00.000Z or before"
+    )
+    assert said.keeps == "keeps at most 1.0 MiB, as configured here; removed up to event 1963"
+    empty = Outlook(Extent(0, 0, None, None, 0, 3 << 30, 0, True), Rules(None, 900), 0)
+    assert (empty.holds, empty.keeps[:23]) == ("no event, in a file of 3.0 GiB", "keeps at most 900 bytes")
 
 
 async def test_settings_of_retention(tmp_path: Path) -> None:
