@@ -42,6 +42,7 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
                 await asyncio.sleep(0.01)
             facts = (await report.facts())["stored"]
             assert (facts["events"], facts["oldest_id"], facts["removed_to"]) == (200, "1001", "1000")
+            assert facts["file_bytes"] > facts["wal_bytes"] > 0
             assert (facts["due_to"], facts["retain_bytes"], facts["retain_days"]) == (None, 1, None)
             _, device = hub.credentials.add_device(server.server_id, "phone")
             items: list[Event | Gap] = []
@@ -56,8 +57,7 @@ async def test_2_5_old_events_go_once_the_hub_has_them_and_everybody_can_see_it(
         found, check = await looked_at(config)
         assert "keeps at most 1 byte, as configured here; removed up to event 1000" in found
         assert "200 events of " in found
-        assert "; oldest event 1001, published 20" in found
-        assert "of it a log of late changes" in found, "while the file is open"
+        assert "; oldest event 1001" in found
         assert check.status == "ok"
 
 
@@ -72,8 +72,8 @@ def test_sizes_are_told_in_units_that_say_something() -> None:
     extent = Extent(3, 2_500, 1_964, 0.0, 1_963, 7 << 20, 2 << 20, True, 4 << 20)
     said = Outlook(extent, Rules(None, 1 << 20), 0)
     assert said.holds == (
-        "3 events of 2.4 KiB in a file of 7.0 MiB (2.0 MiB of it free for events to come and 4.0 MiB of it a log of late"
-        " changes); oldest event 1964, published 1970-01-01T00:00:00.000Z or before"
+        "3 events of 2.4 KiB in a file of 7.0 MiB (2.0 MiB of it free for events to come and 4.0 MiB of it a log of"
+        " late changes); oldest event 1964, published 1970-01-01T00:00:00.000Z or before"
     )
     assert said.keeps == "keeps at most 1.0 MiB, as configured here; removed up to event 1963"
     empty = Outlook(Extent(0, 0, None, None, 0, 3 << 30, 0, True), Rules(None, 900), 0)
