@@ -15,6 +15,7 @@ from aiohttp import web
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from bridge_client import keys, local_api, local_token, source_spec
+from bridge_client import standing as how_it_stands
 from bridge_client.api import address
 from bridge_client.api.events import Events
 from bridge_client.api.in_process import InProcess
@@ -26,7 +27,7 @@ from bridge_client.api.status import StatusReport
 from bridge_client.app_client import AppClient
 from bridge_client.clock import SystemClock
 from bridge_client.config import LOCAL_HUB_URL, BadConfig, Config
-from bridge_client.cursor import CursorFile, DamagedCursor
+from bridge_client.cursor import CursorFile
 from bridge_client.dead_letters import DeadLetters
 from bridge_client.forwarder import Forwarder, Limits
 from bridge_client.hub_state import hub_state
@@ -198,6 +199,12 @@ async def answering(config: Config, opened: Opened, runner: Runner | None = None
             await ProcessGroups(config.groups_path).end_left(clock)  # before a session is free for the next program
             await requests.recover()
             tasks.append(asyncio.create_task(requests.keep_recovering()))
+            if runner is not None:
+                report.runner = config.runner or runner.name
+            if isinstance(runner, CommandRunner):
+                report.runner_problem = runner.problem
+                if problem := runner.problem():
+                    _log.warning("messages can't be answered yet: %s", problem)
             stock, rules = SqliteRetention(store), config.retention
             report.outlook = lambda: stock.outlook(rules, clock.wall())
             keeper = Keeper(stock, rules, report.acked, clock)
@@ -267,6 +274,15 @@ def runner(config: Config) -> Runner | None:
         case known:
             command = KNOWN[known]._replace(cwd=config.runner_dir)
     return CommandRunner(command, limits=limits, groups=ProcessGroups(config.groups_path))
+
+
+def runner_problem(config: Config) -> str | None:
+    """Why the runner can't answer anything, and what to do, as far as can be seen from here; None: nothing is seen."""
+    try:
+        found = runner(config)
+    except (BadConfig, BadKeyFile) as error:
+        return str(error)
+    return found.problem() if isinstance(found, CommandRunner) else None
 
 
 @asynccontextmanager
@@ -339,51 +355,18 @@ def local_events(
     return LocalEvents(lambda: address.find(config.address_path), token, cursor=cursor, session_id=session_id)
 
 
-async def status(config: Config) -> dict[str, Any]:
-    """How the home stands, whether it runs or not: docs/cli.md explains each member. Makes no file.
+async def standing(config: Config) -> dict[str, Any]:
+    """How the home stands, whether it runs or not, without asking the hub. Makes no file.
 
     Raises StoreError, BadKeyFile.
     """
-    credential = keys.load_for(config.hub_url, config.credential_path)
-    hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
-    found = await outlook(config)
-    facts: dict[str, Any] = {"source": config.source_name, "epoch": None, "head_id": None, "head_known": False}
-    facts |= {"stored": None if found is None else found.facts(), "cursor_error": None}
-    if config.source is None:
-        facts |= {"store": str(config.store_path), "head_known": True}
-        if config.store_path.exists():
-            async with open_store(config) as store:
-                facts |= {"epoch": store.epoch, "head_id": await store.head()}
-    cursor = None
-    try:
-        cursor = CursorFile(config.cursor_path).load()
-    except DamagedCursor as error:
-        facts["cursor_error"] = str(error)
-    if cursor is not None and config.source is not None:
-        facts["epoch"] = cursor.epoch
-    same = cursor is not None and cursor.epoch == facts["epoch"]
-    facts |= {
-        "acked_id": cursor.event_id if cursor is not None and same else None,
-        "last_ack_age_seconds": max(0.0, time.time() - config.cursor_path.stat().st_mtime) if same else None,
-        "server_id": credential.server_id if credential is not None else None,
-        "hub_url": hub_url,
-    }
-    url = address.find(config.address_path)
-    said = await local_api.status(url, config.state_dir) if url is not None else ""
-    running = said if isinstance(said, dict) else None
-    facts |= {"running": running is not None, "api": url if running is not None else said or None}
-    facts["dead_letters"] = await count_letters(config)
-    facts |= {"pid": None, "connected": None, "last_error": None, "lag": {"events": None, "seconds": None}}
-    if running is not None:
-        taken = ("epoch", "server_id", "last_ack_age_seconds", "pid", "connected", "last_error", "lag")
-        facts |= {name: running.get(name) for name in taken}
-        for name in ("head_id", "acked_id"):
-            facts[name] = None if running.get(name) is None else int(running[name])
-        facts["head_known"] = True
-    known = facts["head_known"] and (running is not None or facts["cursor_error"] is None)
-    facts["waiting"] = (facts["head_id"] or 0) - (facts["acked_id"] or 0) if known else None
-    facts["lag"]["events"] = facts["waiting"]
-    return facts | {"hub": await hub_state(hub_url)}
+    return await how_it_stands.look(config, how_it_stands.Means(open_store, outlook, count_letters, runner_problem))
+
+
+async def status(config: Config) -> dict[str, Any]:
+    """The same, and what the hub says: docs/cli.md explains each member. Raises StoreError, BadKeyFile."""
+    facts = await standing(config)
+    return facts | {"hub": await hub_state(facts["hub_url"])}
 
 
 async def audited(config: Config, limit: int) -> Sequence[Audited]:

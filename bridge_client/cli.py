@@ -18,7 +18,7 @@ import click
 from bridge_client import cli_dead_letters, cli_exec, cli_home, cli_notify, cli_pairing, cli_watch
 from bridge_client.alone import HomeRuns
 from bridge_client.cli_parts import (
-    EXIT_CODES,
+    ALL_EXIT_CODES,
     INGEST_EXIT_CODES,
     SKIPPED,
     as_json_option,
@@ -41,7 +41,7 @@ else:
     app, dial, ingest, keys = (lazily(f"bridge_client.{name}") for name in ("app", "dial", "ingest", "keys"))
 
 
-@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(epilog=ALL_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="session-bridge")
 def cli() -> None:
     """The home side of Session Bridge: keeps the events of agent sessions and forwards them to the hub.

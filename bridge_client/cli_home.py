@@ -21,6 +21,7 @@ from bridge_client.cli_parts import (
     log_options,
     run,
     say,
+    show_rows,
     state_dir_option,
     store_option,
 )
@@ -149,7 +150,7 @@ def forward(as_json: bool, **options: Any) -> None:
 
 
 async def _home(config: Config, as_json: bool) -> None:
-    with alone(config.state_dir, config.source):
+    with alone(config.state_dir, config.source, config.store_path if config.source is None else None):
         await _forward(config, as_json)
 
 
@@ -204,7 +205,7 @@ def _told(facts: dict[str, Any], found: "Outlook | None") -> list[tuple[str, Any
     unacknowledged = "nothing yet" if facts["cursor_error"] is None else f"unknown: {facts['cursor_error']}"
     running = f"yes, pid {facts['pid']}" if facts["running"] else "no"
     connected = {
-        None: "unknown: the home is not running",
+        None: "unknown: the home " + ("answers no programs" if facts["running"] else "is not running"),
         True: "yes",
         False: f"no: {facts['last_error'] or 'not yet'}",
     }
@@ -219,13 +220,18 @@ def _told(facts: dict[str, Any], found: "Outlook | None") -> list[tuple[str, Any
         ("dead letters", facts["dead_letters"] and f"{facts['dead_letters']}: see bridge-client dead-letters list"),
         ("home", facts["server_id"] or "not enrolled"),
         ("running", running + (f" ({facts['api']})" if facts["api"] else "")),
+        ("runner", "none: nobody answers messages" if facts["runner"] is None else _answers(facts)),
         ("connected", connected[facts["connected"]]),
         ("hub", f"{facts['hub_url']} {facts['hub']}"),
     ]
 
 
-def _kept(found: "Outlook", acked: int | None) -> str:
-    return "; ".join(filter(None, (found.keeps, found.waits(acked))))
+def _answers(facts: dict[str, Any]) -> str:
+    return ": ".join(filter(None, (facts["runner"], facts["runner_problem"])))
+
+
+def _kept(found: "Outlook", acked: str | None) -> str:
+    return "; ".join(filter(None, (found.keeps, found.waits(None if acked is None else int(acked)))))
 
 
 @click.command(epilog=EXIT_CODES)
@@ -238,6 +244,9 @@ def _kept(found: "Outlook", acked: int | None) -> str:
 def doctor(as_json: bool, **options: Any) -> None:
     """Look for what is wrong: files and their modes, credential, store, cursor, disk, hub, certificate, clock.
 
+    Also whether a home runs, whether events wait that nobody acknowledges, whether there are dead letters, and whether
+    the runner's program is there.
+
     Changes nothing. A line for each check; into a pipe, with tabs between status, check, finding and remedy. Exit
     code 1 when a check failed; a warning alone is 0.
     """
@@ -245,7 +254,7 @@ def doctor(as_json: bool, **options: Any) -> None:
 
 
 async def _doctor(config: Config, as_json: bool) -> None:
-    findings = [finding async for finding in doctor_checks.examine(config, app.open_store, app.outlook)]
+    findings = [finding async for finding in doctor_checks.examine(config, app.open_store, app.outlook, app.standing)]
     failed = [finding.check for finding in findings if finding.status == "failed"]
     if as_json:
         click.echo(json.dumps({"ok": not failed, "checks": [finding._asdict() for finding in findings]}))
@@ -274,12 +283,15 @@ def audit(as_json: bool, limit: int, **options: Any) -> None:
 
 
 async def _audit(config: Config, limit: int, as_json: bool) -> None:
-    for line in await app.audited(config, limit):
-        if as_json:
+    lines = await app.audited(config, limit)
+    if as_json:
+        for line in lines:
             click.echo(json.dumps(line._asdict() | {"at": rfc3339(line.at)}))
-        else:
-            parts = (rfc3339(line.at), line.device_id, line.outcome, f"{line.method} {line.path}")
-            click.echo("\t".join(render.harmless(part) for part in parts))
+    elif not lines:
+        click.echo("no app has asked this home to do anything yet", err=True)
+    else:
+        rows = [(rfc3339(line.at), line.device_id, line.outcome, f"{line.method} {line.path}") for line in lines]
+        show_rows(("when", "device", "outcome", "what"), rows)
 
 
 def _line(finding: "doctor_checks.Finding", columns: int) -> str:

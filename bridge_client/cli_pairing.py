@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from bridge_client.cli_parts import EXIT_CODES, FILE, as_json_option, fail, hub_url_option, run, say, state_dir_option
+from bridge_client.cli_parts import (
+    EXIT_CODES,
+    FILE,
+    as_json_option,
+    fail,
+    hub_url_option,
+    run,
+    say,
+    show_rows,
+    state_dir_option,
+)
 from bridge_client.config import LOCAL_HUB_URL, Config
 from bridge_client.lazy import lazily
 from protocol.pairing import CODE_SECONDS, DeviceListed, PairedDevice
@@ -144,8 +154,7 @@ async def _list(config: Config, everything: bool, as_json: bool) -> None:
     elif not found:
         click.echo("no app yet; to pair one: bridge-client pair", err=True)
     else:
-        for device in found:
-            click.echo("\t".join(map(render.harmless, _cells(device))))
+        show_rows(("device", "name", "may", "paired", "state"), map(_cells, found))
 
 
 def _cells(device: DeviceListed) -> tuple[str, ...]:

@@ -7,12 +7,24 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import uvloop
+
+from bridge_client.lazy import lazily
+
+if TYPE_CHECKING:
+    from rich import console as rich_console
+    from rich import table as rich_table
+    from rich import text as rich_text
+
+    from bridge_client import render
+else:
+    rich_console, rich_table, rich_text = (lazily(f"rich.{name}") for name in ("console", "table", "text"))
+    render = lazily("bridge_client.render")
 
 SKIPPED = 4
 """The exit code of `ingest` when it published what it could and skipped what was broken."""
@@ -21,6 +33,7 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 it could not be done, 2 the command or a setting is wrong, 3 the hub will not have us."
 )
 INGEST_EXIT_CODES = f"{EXIT_CODES[:-1]}, {SKIPPED} some of the input was broken and skipped."
+ALL_EXIT_CODES = INGEST_EXIT_CODES.replace(f"{SKIPPED} some", f"{SKIPPED} of ingest: some")
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 as_json_option = click.option(
@@ -55,6 +68,20 @@ def say(text: str, facts: dict[str, Any] | None) -> None:
     """Print `text`, or `facts` as one line of JSON if there are any; at once, also into a pipe."""
     click.echo(text if facts is None else json.dumps(facts))
     sys.stdout.flush()
+
+
+def show_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print what others may have written: a table with heads on a terminal, columns with tabs alone into a pipe."""
+    harmless = [[render.harmless(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        table = rich_table.Table(*heads, box=None, header_style="bold")
+        for row in harmless:
+            table.add_row(*map(rich_text.Text, row))
+        # Never broken: what does not fit is for the terminal to wrap.
+        rich_console.Console(width=10_000, highlight=False).print(table)
+    else:
+        for row in harmless:
+            click.echo("\t".join(row))
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -84,9 +84,9 @@ def watch(
 ) -> None:
     """Show a home's events, live. On a terminal: replies as they grow, tools folded, and a line of how things stand.
 
-    Into a pipe, each event is one line; with --json, as the home wrote it. Drops are bridged: what happened meanwhile
-    follows in its place. What can't follow is said (with --json on standard error), as are log records from WARNING on,
-    or from the level you choose.
+    Into a pipe, each event is one line, with tabs between time, type, session and text; with --json, as the home wrote
+    it. Drops are bridged: what happened meanwhile follows in its place. What can't follow is said (with --json on
+    standard error), as are log records from WARNING on, or from the level you choose.
 
     \b
         bridge-client pair                       # at home; shows a link
@@ -148,7 +148,7 @@ async def _as_json(items: Items) -> None:
 async def _as_lines(items: Items) -> None:
     async with items:
         async for item in items:
-            click.echo(render.render(item, time.time()))
+            click.echo(render.render(item, time.time(), tabs=True))
 
 
 async def show(items: Items, console: "rich_console.Console", *, unfold: bool = False) -> None:

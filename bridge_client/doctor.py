@@ -9,7 +9,7 @@ import shutil
 import ssl
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from bridge_client import keys
+from bridge_client import keys, render
 from bridge_client.config import LOCAL_HUB_URL, Config
 from bridge_client.cursor import CursorFile, DamagedCursor
 from bridge_client.dial import MAX_PROXY_ANSWER, PROXY_ALONE, from_proxy
@@ -35,10 +35,14 @@ SKEW_BAD: Final = 60.0
 SPACE_SUSPECT: Final = 1 << 30
 SPACE_BAD: Final = 100 << 20
 CERTIFICATE_DAYS: Final = 14
+OLD_ACK: Final = 60.0
+"""Seconds without an acknowledgement after which events that wait are worth a warning."""
 
 
 OpenStore = Callable[[Config], AbstractAsyncContextManager[EventStore]]
 LookAhead = Callable[[Config], Awaitable[Outlook | None]]
+Standing = Callable[[Config], Awaitable[Mapping[str, Any]]]
+"""How the home stands: the members of `status`, but for what the hub says."""
 
 
 Status = Literal["ok", "warning", "failed"]
@@ -53,7 +57,7 @@ class Finding(NamedTuple):
     remedy: str | None = None
 
 
-async def examine(config: Config, open_store: OpenStore, look: LookAhead) -> AsyncIterator[Finding]:
+async def examine(config: Config, open_store: OpenStore, look: LookAhead, standing: Standing) -> AsyncIterator[Finding]:
     """Every finding, in the order in which one thing depends on the other."""
     yield state_dir(config.state_dir)
     yield disk(config.state_dir)
@@ -67,6 +71,13 @@ async def examine(config: Config, open_store: OpenStore, look: LookAhead) -> Asy
         if check.status == "ok":
             yield retention(await look(config), CursorFile(config.cursor_path), epoch)
     yield cursor(config, credential, epoch, head)
+    try:
+        stands = await standing(config)
+    except (StoreError, BadKeyFile, OSError):
+        pass  # said above, and nothing more can be seen before that is put right
+    else:
+        for check in home(stands):
+            yield check
     hub_url = credential.hub_url if credential is not None else config.hub_url or LOCAL_HUB_URL
     async for check in hub(hub_url, credential):
         yield check
@@ -180,6 +191,59 @@ def cursor(config: Config, credential: Credential | None, epoch: str | None, hea
         found = f"event {saved.event_id} was acknowledged, but the last one stored is {head or 0}"
         return Finding("cursor", "warning", found, "nothing if the store was restored: the next start sends all again")
     return Finding("cursor", "ok", f"acknowledged up to event {saved.event_id}")
+
+
+def home(stands: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether a home runs, whether events get through, which the hub would not take, and whether messages find ears."""
+    yield _runs(stands)
+    yield _lag(stands)
+    letters = stands["dead_letters"]
+    if letters:
+        found = f"{_events(letters)} the hub would not take {'is' if letters == 1 else 'are'} set aside"
+        yield Finding("dead letters", "warning", found, "see which and why: bridge-client dead-letters list")
+    else:
+        yield Finding("dead letters", "ok", "none")
+    name, problem = stands["runner"], stands["runner_problem"]
+    if problem is not None:
+        found, _, remedy = problem.partition(": ")
+        yield Finding("runner", "warning", f"{name} can't answer: {found}", remedy or None)
+    else:
+        yield Finding("runner", "ok", name or "none is chosen: nobody answers messages")
+
+
+def _runs(stands: Mapping[str, Any]) -> Finding:
+    api = stands["api"]
+    if stands["running"]:
+        where = f"answers at {api}" if stands["connected"] is not None else api or "answers no programs (--no-api)"
+        return Finding("home", "ok", f"process {stands['pid']} runs here and {where}")
+    start = "bridge-client serve" if "store" in stands else "bridge-client forward --source …"
+    found = "none runs on this state directory: nothing is forwarded" + (f" ({api})" if api else "")
+    return Finding("home", "warning", found, f"start it: {start}")
+
+
+def _lag(stands: Mapping[str, Any]) -> Finding:
+    waiting, age = stands["waiting"], stands["last_ack_age_seconds"]
+    ago = "nothing was acknowledged yet" if age is None else f"the last acknowledgement came {render.age(age)} ago"
+    if not waiting:
+        return Finding("lag", "ok", f"{'how much waits is unknown' if waiting is None else 'no event waits'}; {ago}")
+    found = f"{_events(waiting)} {'waits' if waiting == 1 else 'wait'} for the hub; {ago}"
+    if not stands["running"]:
+        return Finding("lag", "warning", found, "start the home: it sends what waits")
+    old = age is None or age > OLD_ACK
+    if not old or (stands["connected"] and stands["lag"]["seconds"] < OLD_ACK):
+        return Finding("lag", "ok", found)
+    if stands["connected"]:
+        remedy = "the hub is connected and acknowledges nothing: its log, and `bridge-server doctor` there, say why"
+    elif stands["connected"] is None:
+        remedy = "the home answers no programs: its log says why"
+    else:
+        why = f" ({stands['last_error']})" if stands["last_error"] else ""
+        remedy = f"the home is not connected{why}: see what is said of the hub below, and the home's log"
+    return Finding("lag", "warning", found, remedy)
+
+
+def _events(count: int) -> str:
+    return f"{count} event{'s' if count != 1 else ''}"
 
 
 async def hub(url: str, credential: Credential | None) -> AsyncIterator[Finding]:

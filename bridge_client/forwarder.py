@@ -202,7 +202,8 @@ class Forwarder:
                 limits = self._limits
                 refill = await refill_from(self._source, head, events=limits.refill_events, size=limits.refill_bytes)
                 start = min(self._acked or 0, refill)
-                log.info("the hub holds nothing of this store: sending from event %d", start)
+                first = (await gone_behind(self._source, start) or start) + 1
+                log.info("the hub holds nothing of this store: sending from event %d", first)
                 return self._window(joined, start, None)
             self._head = await self._source.head()
             if held > (self._head or 0):

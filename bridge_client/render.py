@@ -37,19 +37,33 @@ def harmless(text: str) -> str:
     return _STACKED.sub(r"\1", _DANGEROUS.sub(_shown, text))
 
 
-def render(item: Item, at: float, width: int = WIDTH) -> str:
-    """One line without its newline, at most `width` characters. `at` (seconds since 1970) is shown as local time."""
+def render(item: Item, at: float, width: int = WIDTH, *, tabs: bool = False) -> str:
+    """One line without its newline, at most `width` characters. `at` (seconds since 1970) is shown as local time.
+
+    Time, type, session and text of an event stand in columns; `tabs` are for a program: one between two of them.
+    """
+    between = "\t" if tabs else " "
+    clock = time.strftime("%H:%M:%S", time.localtime(at))
+    if isinstance(item, Event):
+        said = " ".join(said_in(_value(item)))[: 4 * width]  # more can't be shown: don't clean it
+        cells = [harmless(cell) for cell in (clock, item.type[:width], (item.session_id or "-")[:width], said)]
+        if not tabs:
+            cells[1], cells[2] = f"{cells[1]:<22}", f"{cells[2]:<12}"
+        return _within(between.join(cells), width)
     match item:
-        case Event(_, kind, session_id, _):
-            said = " ".join(said_in(_value(item)))[: 4 * width]  # more can't be shown: don't clean it
-            line = f"{kind[:width]:<22} {(session_id or '-')[:width]:<12} {said}"
         case Gap():
             line = f"-- {gap_words(item)}"
         case ServerStatus(online, since, _):
             line = f"-- home {'online' if online else 'offline'}{f' since {since}' if since else ''}"
-        case CaughtUp(to_id):
-            line = "-- live from here on" if to_id is None else f"-- caught up to {to_id}, live from here on"
-    line = harmless(f"{time.strftime('%H:%M:%S', time.localtime(at))} {line}").rstrip()
+        case CaughtUp(None):
+            line = "-- live from here on"
+        case _:
+            line = f"-- caught up to {item.to_id}, live from here on"
+    return _within(f"{clock}{between}{harmless(line)}", width)
+
+
+def _within(line: str, width: int) -> str:
+    line = line.rstrip()
     return line if len(line) <= width else line[: width - 1] + "…"
 
 

@@ -80,10 +80,13 @@ class Extent(NamedTuple):
     floor: int
     """The last id removed, 0 while none was."""
     file_size: int
+    """Bytes of the file with its write-ahead log."""
     free: int
     """Bytes of the file that are free for events to come."""
     gives_back: bool
     """Whether much free space is given back to the disk; a file of an older version keeps it."""
+    wal: int = 0
+    """Bytes of `file_size` that are the write-ahead log: changes on disk that are not in the main file yet, or were."""
 
 
 class Stock(Protocol):

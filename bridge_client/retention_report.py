@@ -36,6 +36,7 @@ class Outlook(NamedTuple):
             "due_to": _id(self.due),
             "file_bytes": extent.file_size,
             "free_bytes": extent.free,
+            "wal_bytes": extent.wal,
             "retain_days": None if rules.seconds is None else rules.seconds / 86_400,
             "retain_bytes": rules.size,
         }
@@ -44,18 +45,22 @@ class Outlook(NamedTuple):
     def holds(self) -> str:
         """What the store holds."""
         extent = self.extent
+        free = f"{_size(extent.free)} of it free for events to come" if extent.free else ""
+        log = f"{_size(extent.wal)} of it a log of late changes" if extent.wal else ""
+        aside = " and ".join(filter(None, (free, log)))
+        file = f"a file of {_size(extent.file_size)}" + (f" ({aside})" if aside else "")
         if extent.oldest is None:
-            return f"no event; the file has {_mib(extent.file_size)}"
-        at = "" if extent.oldest_at is None else f" of {rfc3339(extent.oldest_at)} or before"
-        size = f"{extent.events} event{'s' if extent.events != 1 else ''} of {_mib(extent.size)}"
-        return f"{size} in a file of {_mib(extent.file_size)}, the oldest is {extent.oldest}{at}"
+            return f"no event, in {file}"
+        at = "" if extent.oldest_at is None else f", published {rfc3339(extent.oldest_at)} or before"
+        size = f"{extent.events} event{'s' if extent.events != 1 else ''} of {_size(extent.size)}"
+        return f"{size} in {file}; oldest event {extent.oldest}{at}"
 
     @property
     def keeps(self) -> str:
         """What the rules say, and what they have done."""
         days, size = self.rules.seconds, self.rules.size
         kept = [f"{days / 86_400:g} days"] if days is not None else []
-        kept += [f"at most {_mib(size)}"] if size is not None else []
+        kept += [f"at most {_size(size)}"] if size is not None else []
         gone = f"; removed up to event {self.extent.floor}" if self.extent.floor else ""
         whose = "" if self.told else ", as configured here"
         return f"keeps {' and '.join(kept) or 'everything'}{whose}{gone}"
@@ -71,5 +76,8 @@ def _id(event_id: int | None) -> str | None:
     return str(event_id) if event_id else None
 
 
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"
+def _size(size: int) -> str:
+    if size < 1 << 10:
+        return f"{size} byte{'s' if size != 1 else ''}"
+    unit, name = next(row for row in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if size >= row[0])
+    return f"{size / unit:.1f} {name}"

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from bridge_client.app_client import CaughtUp, Event, Gap, Item, ServerStatus
+from protocol.events import agent_app, session_manager
 from protocol.events.agent_app import shown_text, text_of
 from protocol.events.normalize import read_time
 from protocol.events.readings import read
@@ -239,9 +240,10 @@ def said(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _line(type: str, value: Mapping[str, Any]) -> Block:
-    """An event without a form of its own."""
+    """An event without a form of its own; a type that is known is said in words."""
     text = " ".join(said(value))
-    return Block("line", f"{type}{f': {text}' if text else ''}"[:2_000])
+    words = type.replace("_", " ") if type in agent_app.VOCABULARY or type in session_manager.TYPES else type
+    return Block("line", f"{words}{f': {text}' if text else ''}"[:2_000])
 
 
 def _value(event: Event) -> Mapping[str, Any]:

@@ -196,7 +196,7 @@ def describe(router: web.UrlDispatcher, public_url: str | None) -> Json:
     }
     segments = {"pairing_id": _ID, "server_id": _ID, "device_id": _ID}
     made = document(info, operations, _SCHEMES, segments)
-    return {**made, "servers": [{"url": public_url.rstrip("/")}]} if public_url else made
+    return {**made, "servers": [{"url": public_url.rstrip("/") if public_url else "/"}]}
 
 
 def route(public_url: str | None) -> web.RouteDef:

@@ -66,6 +66,7 @@ def test_every_command_names_the_exit_codes_and_the_page_explains_them() -> None
     assert [row["exit code"] for row in rows] == ["0", "1", "2", "3", "4"]
     for path in every_command():
         assert "Exit codes" in said(path), path
+    assert re.findall(r"(\d) ", said("bridge-client").partition("Exit codes")[2]) == [row["exit code"] for row in rows]
 
 
 async def test_every_member_of_status_is_explained(tmp_path: Path) -> None:

@@ -169,4 +169,6 @@ class Status(TypedDict):
     lag: Lag
     dead_letters: int
     stored: dict[str, str | int | float | None] | None
+    runner: str | None
+    runner_problem: str | None
     last_error: str | None

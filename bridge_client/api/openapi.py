@@ -224,7 +224,7 @@ def describe(router: web.UrlDispatcher) -> Json:
         **dict.fromkeys(("request_id", "approval_id", "notification_id"), str),
     }
     operations = [one for one in OPERATIONS if (one.method, one.path) in served]
-    return document(info, operations, {"localToken": token}, segments)
+    return {**document(info, operations, {"localToken": token}, segments), "servers": [{"url": "/"}]}
 
 
 def route() -> web.RouteDef:

@@ -131,8 +131,9 @@ class Api:
         if request.method == "OPTIONS" or request.path in OPEN_PATHS:
             return
         # Also an empty body must not come as a form: that is how a page of another site posts without asking.
-        typed = "Content-Type" in request.headers or request.can_read_body
-        if request.method not in ("GET", "HEAD") and typed and request.content_type != "application/json":
+        told = "Content-Type" in request.headers
+        refused = request.can_read_body or (told and request.content_type in _UNASKED)
+        if request.method not in ("GET", "HEAD") and refused and request.content_type != "application/json":
             raise ApiError(415, "bad_content_type", "a body must be application/json")
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":
@@ -169,6 +170,9 @@ async def _health(request: web.Request) -> web.Response:
 
 
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - named in order to be recognised
+
+_UNASKED: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
+"""What a page of another site may post without a preflight (Fetch, "CORS-safelisted request-header")."""
 
 _REFUSED: Final = {
     "bad_host": f"the Host header names none of {', '.join(sorted(LOOPBACK_NAMES))}, nor the address listened on",

@@ -31,6 +31,10 @@ class StatusReport:
         """Who answers what apps ask through the hub; None: nobody does."""
         self.outlook: Callable[[], Awaitable[Outlook]] | None = None
         """What the store holds and keeps; None: the source is somebody else's."""
+        self.runner: str | None = None
+        """Who answers messages; None: nobody does."""
+        self.runner_problem: Callable[[], str | None] = lambda: None
+        """Why the runner can't answer anything, None while nothing is known against it."""
         self.url: str | None = None
         """Where the home answers, None where it doesn't."""
 
@@ -68,6 +72,8 @@ class StatusReport:
             "lag": {"events": behind, "seconds": round(self._lag.seconds(acked), 3) if behind else 0.0},
             "dead_letters": await self._letters.count(),
             "stored": None if self.outlook is None else (await self.outlook()).facts(),
+            "runner": self.runner,
+            "runner_problem": self.runner_problem(),
             "last_error": status.last_error,
         }
 

@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import signal
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -49,13 +50,18 @@ class Command(NamedTuple):
     format: str | None = None
     """One of `json_lines.FORMATS`; None: found out."""
     cwd: Path | None = None
+    known: bool = False
+    """Whether it is one of KNOWN: its owner has not written these words."""
 
 
 _CLAUDE: Final = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages")
 KNOWN: Final[dict[str, Command]] = {
-    "claude": Command(_CLAUDE, (*_CLAUDE, "--resume", "{provider_session_id}"), "claude"),
+    "claude": Command(_CLAUDE, (*_CLAUDE, "--resume", "{provider_session_id}"), "claude", known=True),
     "codex": Command(
-        ("codex", "exec", "--json", "-"), ("codex", "exec", "--json", "resume", "{provider_session_id}", "-"), "codex"
+        ("codex", "exec", "--json", "-"),
+        ("codex", "exec", "--json", "resume", "{provider_session_id}", "-"),
+        "codex",
+        known=True,
     ),
 }
 """Command lines that are known by one word."""
@@ -84,6 +90,22 @@ class CommandRunner:
         self._groups = groups
         self._on_event = on_event
         self._provider = provider_of(command.start[0], command.format)
+
+    def problem(self) -> str | None:
+        """Why the program can't be started, and what to do; None: it is there, or its name depends on the request."""
+        word, folder = self._command.start[0], self._command.cwd
+        if folder is not None and not folder.is_dir():
+            return f"there is no folder {folder}: make it, or correct the setting runner_dir"
+        if _PLACE.search(word):
+            return None
+        if "/" in word:  # then it is looked for in the folder it would work in
+            word = str((folder or Path()) / word)
+        return None if shutil.which(word) is not None else self._absent(self._command.start[0])
+
+    def _absent(self, word: str) -> str:
+        if self._command.known:
+            return f"there is no program {word!r}: install it, or put its folder into the PATH of the home"
+        return f"there is no program {word!r}: install it, or correct the setting runner_command"
 
     async def run(self, request: Request, context: Context) -> AsyncGenerator[Mapping[str, Any] | Checkpoint, None]:
         """Raises RunnerError: it can't be started, fails, says that it failed, takes too long."""
@@ -132,7 +154,7 @@ class CommandRunner:
     def _not_started(self, telling: Telling, word: str, error: OSError | ValueError) -> Iterator[Json | Checkpoint]:
         missing = isinstance(error, FileNotFoundError) and (self._command.cwd is None or self._command.cwd.is_dir())
         if missing:
-            why = f"there is no program {word!r}: install it, or correct the setting runner_command"
+            why = self._absent(word)
         elif isinstance(error, OSError):
             cause = (
                 "the message is too long for an argument"

@@ -150,13 +150,15 @@ def _extent(file: sqlite3.Connection, path: Path) -> Extent:
     oldest = _one(file, "SELECT min(id) FROM events")
     row = file.execute("SELECT at FROM event_marks WHERE id >= ? ORDER BY id LIMIT 1", (oldest or 0,)).fetchone()
     page: int = _one(file, "PRAGMA page_size")
+    main, wal = (os.stat(name).st_size if os.path.exists(name) else 0 for name in (path, f"{path}-wal"))
     return Extent(
         events=(events or 0) + more,
         size=(size or 0) + (tail or 0),
         oldest=oldest,
         oldest_at=None if oldest is None or row is None else row[0],
         floor=_one(file, FLOOR),
-        file_size=sum(os.stat(name).st_size for name in (path, f"{path}-wal") if os.path.exists(name)),
+        file_size=main + wal,
         free=page * int(_one(file, "PRAGMA freelist_count")),
         gives_back=_one(file, "PRAGMA auto_vacuum") == _INCREMENTAL,
+        wal=wal,
     )

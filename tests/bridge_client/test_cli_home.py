@@ -6,13 +6,14 @@ import re
 import socket
 import stat
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from bridge_client import keys, local_token
+from bridge_client import app, doctor, keys, local_token
 from bridge_client.api import address
 from bridge_client.config import Config
 from bridge_client.keys import Credential
@@ -163,10 +164,10 @@ async def test_a_second_home_on_the_same_state_directory_is_refused_and_the_firs
 async def test_status_shows_age_and_lag_not_just_connected(home: Home, tmp_path: Path) -> None:
     await home.ingest(tmp_path, 3)
     facts = await home.facts()
-    assert (facts["running"], facts["head_id"], facts["acked_id"], facts["waiting"]) == (False, 3, None, 3)
+    assert (facts["running"], facts["head_id"], facts["acked_id"], facts["waiting"]) == (False, "3", None, 3)
     assert facts["last_ack_age_seconds"] is None
     async with serving(*home.words("serve", "--api-port", "0")):
-        while (facts := await home.facts())["acked_id"] != 3:
+        while (facts := await home.facts())["acked_id"] != "3":
             pass
         assert (facts["running"], facts["connected"], facts["hub"]) == (True, True, "ready")
         assert facts["lag"] == {"events": 0, "seconds": 0.0}
@@ -206,11 +207,13 @@ async def test_retention_is_that_of_the_home_that_runs_and_said_to_be_ours_where
 async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
     async with serving(*home.words("serve", "--api-port", "0")):
         await home.ingest(tmp_path, 1)
-        while (await home.facts())["acked_id"] != 1:
+        while (await home.facts())["acked_id"] != "1":
             pass
     code, checks = await home.doctor()
     assert code == 0
-    states = {name: check["status"] for name, check in checks.items() if name not in ("disk space", "hub: credential")}
+    states = {
+        name: check["status"] for name, check in checks.items() if name not in ("disk space", "hub: credential", "home")
+    }
     assert states == dict.fromkeys(
         [
             "state directory",
@@ -218,6 +221,9 @@ async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
             "event store",
             "retention",
             "cursor",
+            "lag",
+            "dead letters",
+            "runner",
             "hub: name",
             "hub: port",
             "hub: answer",
@@ -227,9 +233,77 @@ async def test_a_home_in_order(home: Home, tmp_path: Path) -> None:
     )
     assert checks["hub: credential"]["status"] != "failed"
     assert checks["cursor"]["text"] == "acknowledged up to event 1"
+    assert (checks["home"]["status"], checks["home"]["remedy"]) == ("warning", "start it: bridge-client serve")
+    assert checks["lag"]["text"].startswith("no event waits; the last acknowledgement came ")
     code, out, _ = await run(*home.words("doctor"))
     assert code == 0
     assert "event store" in out
+
+
+async def test_a_home_that_is_down_while_events_wait_and_a_dead_letter_lies_there_is_not_all_ok(
+    home: Home, tmp_path: Path
+) -> None:
+    await home.ingest(tmp_path, 2)
+    config = Config(state_dir=home.state)
+    async with app.open_store(config) as store, app.open_letters(config) as letters:
+        event = await store.list(since_id=0, limit=1)
+        assert await letters.bury(store.epoch, event[0].event_id, event[0].data, "too_large")
+    code, checks = await home.doctor()
+    assert code == 0, "warnings"
+    assert checks["home"]["status"] == checks["lag"]["status"] == checks["dead letters"]["status"] == "warning"
+    assert checks["lag"]["text"] == "2 events wait for the hub; nothing was acknowledged yet"
+    assert checks["dead letters"]["text"] == "1 event the hub would not take is set aside"
+    assert checks["dead letters"]["remedy"].endswith("bridge-client dead-letters list")
+    async with serving(*home.words("serve", "--no-api")) as (process, _):
+        found = (await home.doctor())[1]["home"]
+        assert (found["status"], found["text"]) == (
+            "ok",
+            f"process {process.pid} runs here and answers no programs (--no-api)",
+        )
+        facts = await home.facts()
+        assert (facts["running"], facts["pid"], facts["connected"]) == (True, process.pid, None)
+    assert not (await home.facts())["running"]
+
+
+async def test_a_runner_that_is_not_installed_is_told_at_the_start_by_doctor_and_by_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    config = Config(state_dir=tmp_path, hub_url="http://127.0.0.1:1", api_port=0)
+    ours = "there is no program 'claude': install it, or put its folder into the PATH of the home"
+    theirs = "there is no program './agent': install it, or correct the setting runner_command"
+    cases = ((replace(config, runner="claude"), ours), (replace(config, runner="command", **AGENT), theirs))
+    for told, said in cases:
+        async with app.open_source(told) as opened, app.answering(told, opened, app.runner(told)):
+            assert f"messages can't be answered yet: {said}" in caplog.messages
+            asked = config if told.runner == "claude" else told  # the home that runs knows, whoever asks
+            checks = {check.check: check async for check in doctor.examine(asked, *LOOKS)}
+            found, _, remedy = said.partition(": ")
+            assert checks["runner"] == ("runner", "warning", f"{told.runner} can't answer: {found}", remedy)
+            facts = await app.status(asked)
+            assert (facts["runner"], facts["runner_problem"]) == (told.runner, said)
+    (tmp_path / "agent").touch(mode=0o755)
+    assert app.runner_problem(replace(told, runner_dir=tmp_path)) is None
+    assert "runner_dir" in (app.runner_problem(replace(told, runner_dir=tmp_path / "gone")) or "")
+    assert app.runner_problem(replace(told, runner_command="{text}")) is None, "known once it is asked"
+
+
+AGENT = {"runner_command": "./agent --json"}
+LOOKS = (app.open_store, app.outlook, app.standing)
+
+
+def test_what_waits_is_worth_a_warning_when_nothing_was_acknowledged_for_long() -> None:
+    stands = {"running": True, "waiting": 1, "last_ack_age_seconds": 3_700.0, "connected": True, "last_error": None}
+    for seconds, more, status, remedy in (
+        (90.0, {}, "warning", "bridge-server doctor"),
+        (1.0, {}, "ok", ""),  # it has only just come, after a quiet hour
+        (1.0, {"connected": False, "last_error": "refused"}, "warning", "(refused)"),
+        (1.0, {"connected": False, "last_ack_age_seconds": 5.0}, "ok", ""),
+        (None, {"connected": None}, "warning", "its log"),
+        (None, {"running": False, "connected": None, "last_ack_age_seconds": 5.0}, "warning", "start the home"),
+    ):
+        found = doctor._lag({**stands, "lag": {"seconds": seconds}, **more})
+        assert (found.status, remedy in (found.remedy or "")) == (status, True), found
 
 
 async def test_looking_makes_nothing(tmp_path: Path) -> None:
@@ -272,7 +346,7 @@ async def test_others_who_could_write_are_a_failure(home: Home) -> None:
 async def test_a_cursor_beyond_the_store_and_a_credential_for_elsewhere(home: Home, tmp_path: Path) -> None:
     async with serving(*home.words("serve", "--api-port", "0")):
         await home.ingest(tmp_path, 3)
-        while (await home.facts())["acked_id"] != 3:
+        while (await home.facts())["acked_id"] != "3":
             pass
     cursor = home.state / "home.db.cursor"
     cursor.write_text(cursor.read_text().replace('"3"', '"9"'))
@@ -359,7 +433,7 @@ async def test_status_goes_on_past_a_damaged_cursor(home: Home, tmp_path: Path) 
     path = Config(state_dir=home.state).cursor_path
     path.write_bytes(b"{nonsense")
     facts = await home.facts()
-    assert (facts["head_id"], facts["acked_id"], facts["waiting"], facts["hub"]) == (3, None, None, "ready")
+    assert (facts["head_id"], facts["acked_id"], facts["waiting"], facts["hub"]) == ("3", None, None, "ready")
     assert f"{path} is damaged" in facts["cursor_error"]
     code, out, err = await run(*home.words("status"))
     assert (code, err) == (0, "")

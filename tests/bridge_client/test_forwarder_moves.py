@@ -1,6 +1,7 @@
 """The forwarder when a store, a cursor or an epoch is not the one it was."""
 
 import asyncio
+import logging
 from hashlib import sha256
 from pathlib import Path
 
@@ -107,6 +108,7 @@ async def test_a_hub_that_lacks_what_was_removed_here_is_sent_a_new_epoch(caplog
         async def page(self, after: int, limit: int = 500) -> list[SourceEvent]:
             return await super().page(max(after, 8), limit)
 
+    caplog.set_level(logging.INFO, "bridge_client")
     store, held, epochs = await a_store(12), Holding(), []
     old, cursor = store.epoch, cursor_at(store, 12)
 
@@ -123,6 +125,7 @@ async def test_a_hub_that_lacks_what_was_removed_here_is_sent_a_new_epoch(caplog
     assert epochs == [old, store.epoch]
     assert held.ids == [9, 10, 11, 12]
     assert "no longer has events 6 to 8, which the hub lacks" in caplog.text
+    assert "the hub holds nothing of this store: sending from event 9" in caplog.messages, "the first there is"
 
 
 @pytest.mark.parametrize("which", ["epoch", "hub", "server"])

@@ -34,6 +34,12 @@ def test_a_line_says_what_the_event_says(more: dict[str, object], said: str) -> 
     assert line[8:] == f" {'partial':<22} {'s-1':<12} {said}".rstrip()
 
 
+def test_into_a_pipe_a_tab_stands_between_columns_however_long_a_type_is_and_nowhere_else() -> None:
+    for kind in ("note", "application_notification_dismissed"):
+        line = render(event(kind=kind, text="one\ttwo"), 0.0, tabs=True)
+        assert line.split("\t")[1:] == [kind, "s-1", "one\\ttwo"]
+
+
 @pytest.mark.parametrize("where", ["type", "session", "text"])
 def test_no_character_of_a_stranger_drives_the_terminal(where: str) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\u202egnp.exe\u2066\u200f\u061c\ufeff\U000e0041\x00\x7f\u2028"

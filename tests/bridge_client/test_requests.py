@@ -1,6 +1,7 @@
 """What an app asks is done once, whatever happens in between, and told afterwards."""
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from bridge_client import requests
+from bridge_client import cli_parts, requests
 from bridge_client.cli import cli
 from bridge_client.requests import Answer, Asked, Audited, Refusal, Requests
 from bridge_client.store import Stored, StoreError
@@ -217,6 +218,28 @@ async def test_looks_are_logged_at_debug_and_changes_and_refusals_at_info(
         ("INFO", "POST /sessions: 201"),
         ("INFO", "GET /events: forbidden"),
     ]
+
+
+def test_an_audit_with_nothing_in_it_says_so_beside_the_output(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(cli, ["audit", "--state-dir", str(tmp_path)])
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert shown.stderr == "no app has asked this home to do anything yet\n"
+    assert CliRunner().invoke(cli, ["audit", "--state-dir", str(tmp_path), "--json"]).output == ""
+
+
+def test_rows_have_heads_on_a_terminal_and_none_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("a" * 16, "my [bold]phone\x1b[2J", "view," * 30)]
+    cli_parts.show_rows(("device", "name", "may"), rows)
+    assert capsys.readouterr().out.split("\t") == ["a" * 16, "my [bold]phone\\e[2J", "view," * 30 + "\n"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli_parts.show_rows(("device", "name", "may"), rows)
+    heads, row = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()  # without the bold
+    assert heads.split() == ["device", "name", "may"]
+    assert row.split("  ")[-1].strip() == "view," * 30
+    assert "my [bold]phone\\e[2J" in row
+    assert heads.index("name") == row.index("my")
 
 
 def test_the_owner_sees_the_audit_the_latest_last(tmp_path: Path) -> None:

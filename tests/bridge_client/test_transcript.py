@@ -163,6 +163,8 @@ def test_notifications_are_notices(kind: str, more: Json, said: tuple[str, str])
 
 def test_what_has_no_form_of_its_own_is_a_line_and_nothing_is_dropped_unseen() -> None:
     assert told(event("deployed", data={"text": "to production"})) == [("line", "deployed: to production", "")]
+    assert told(event("session_created", agent_id="a")) == [("line", "session created", "")], "known, so in words"
+    assert told(event("deployed_to", text="production")) == [("line", "deployed_to: production", "")]
     assert told(event("deployed", text="to production")) == [("line", "deployed: to production", "")]
     ingested = event(
         "assistant", request=None, data={"message": {"content": [{"type": "text", "text": "from a file"}]}}

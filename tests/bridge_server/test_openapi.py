@@ -84,6 +84,7 @@ def test_the_table_is_the_routers(hub: Hub) -> None:
 async def test_the_description_is_the_whole_table_and_needs_no_credential(asking: Asking) -> None:
     validate(asking.described.document)
     assert asking.described.document["openapi"].startswith("3.1.")
+    assert asking.described.document["servers"] == [{"url": "/"}], "wherever it was read"
     told = {(method, path) for method, path, _ in asking.described.operations}
     assert told == {(one.method, one.path) for one in OPERATIONS}
 

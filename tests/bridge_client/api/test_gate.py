@@ -115,6 +115,14 @@ async def test_a_body_is_json(client: ApiClient, kind: str) -> None:
         assert (answer.status, answer.json()["error"]["code"]) == (415, "bad_content_type")
 
 
+async def test_a_type_that_no_form_can_have_is_fine_where_there_is_no_body(client: ApiClient) -> None:
+    for kind in ("application/octet-stream", "application/xml"):
+        answer = await client.ask("/nothing/here", method="POST", headers={"Content-Type": kind}, data=b"")
+        assert answer.status == 404
+        answer = await client.ask("/nothing/here", method="POST", headers={"Content-Type": kind}, data=b"{}")
+        assert (answer.status, answer.json()["error"]["code"]) == (415, "bad_content_type")
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "x"])
 async def test_a_body_is_not_encoded(client: ApiClient, encoding: str, caplog: pytest.LogCaptureFixture) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}

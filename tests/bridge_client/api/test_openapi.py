@@ -98,6 +98,7 @@ async def asking(tmp_path: Path, runner: ScriptedRunner, monkeypatch: pytest.Mon
 
 async def test_the_table_is_the_routers_and_all_of_it_is_described(asking: Asking) -> None:
     validate(asking.described.document)
+    assert asking.described.document["servers"] == [{"url": "/"}], "wherever it was read"
     table = [(one.method, one.path) for one in OPERATIONS]
     assert len(set(table)) == len(table)
     assert {(route.method, route.path) for route in asking.routes} == set(table)
