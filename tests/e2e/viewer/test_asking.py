@@ -57,7 +57,7 @@ async def test_a_message_is_sent_from_the_viewer_and_answered(scene: Scene, tmp_
         # Home is away: what was written stays, and can't be sent.
         await expect(send).to_be_disabled()
         await expect(field(page)).to_have_value("Still there?")
-        await expect(field(page)).to_have_attribute("placeholder", "Home can't be reached now; you can write meanwhile")
+        await expect(field(page)).to_have_attribute("placeholder", "Home can't be reached: nothing can be sent now")
         async with remote.connected():
             await expect(send).to_be_enabled()
             await send.press("Enter")
