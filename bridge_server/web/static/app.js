@@ -53,10 +53,11 @@ function add(device) {
   let waiting = null;
   let refreshing = Promise.resolve();
   const refreshed = () => {
-    if (home.state.state !== "online") return;
     const inFront = shown?.home === home ? shown.id : null;
+    if (inFront) recall(home, inFront, draw);
+    if (home.state.state !== "online") return;
     home.capabilities.refresh(inFront).then(() => {
-      if (shown?.home === home) recall(home, shown.id, draw); // listed now, perhaps
+      if (shown?.home === home) recall(home, shown.id, draw); // it is listed now, perhaps
       draw();
     });
     explain(home, draw);
