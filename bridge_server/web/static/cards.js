@@ -4,6 +4,7 @@
  * @module cards
  */
 
+import { precedence } from "./notices.js";
 import { el, setText } from "./view.js";
 
 /**
@@ -32,7 +33,7 @@ export class Cards {
    */
   draw(entries) {
     this.#given = entries;
-    this.#entries = [...entries].reverse().sort((a, b) => weight(b) - weight(a) || time(b) - time(a));
+    this.#entries = [...entries].reverse().sort((a, b) => precedence(a.notice, b.notice));
     const focused = this.#place.contains(document.activeElement) ? document.activeElement : null;
     const before = this.#cards;
     this.#cards = new Map(this.#entries.map((entry) => [entry.key, before.get(entry.key) ?? new Card()]));
@@ -79,10 +80,6 @@ export class Cards {
     next?.focus({ preventScroll: true });
   }
 }
-
-const weight = ({ notice }) => ({ error: 2, warning: 1 })[notice.severity] ?? 0;
-
-const time = ({ notice }) => (Number.isNaN(notice.at) ? Infinity : notice.at); // without a time it has just come
 
 class Card {
   #entry = null;

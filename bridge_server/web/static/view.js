@@ -33,7 +33,7 @@ const GAPS = {
   __proto__: null,
   expired: [
     "Some events are missing here",
-    "The hub no longer holds what happened meanwhile, and home did not send it: it was away, or has removed it too. What there still is follows.",
+    "The hub no longer holds what happened meanwhile, and home did not send it. What there still is follows.",
   ],
   epoch_changed: [
     "A new history begins here",
