@@ -33,27 +33,28 @@ function home(answers, scopes = ["view", "control"]) {
 
 const LIST = { "/sessions": [200, { sessions: [], runner: "claude" }] };
 
-test("a session takes messages where home has it, none where it is only watched, and is begun where there is none", async () => {
+test("a session takes messages where home has it, none where it is only watched, and none where there is none", async () => {
   const one = home({ ...LIST, "/sessions/own": [200, {}] });
   one.transcript.apply(said("x", "watched"));
   assert.deepEqual(["own", "watched", "fresh", ""].map(one.of), ["unknown", "unknown", "unknown", "reader"]);
   for (const id of ["own", "watched", "fresh"]) await one.capabilities.refresh(id);
-  assert.deepEqual(["own", "watched", "fresh", ""].map(one.of), ["send", "watched", "begin", "reader"]);
+  assert.deepEqual(["own", "watched", "fresh", ""].map(one.of), ["send", "watched", "absent", "reader"]);
   one.answers["/sessions/watched"] = [200, {}];
   await one.capabilities.made("watched");
   assert.equal(one.of("watched"), "send");
   assert.ok(one.capabilities.canBegin);
 });
 
-test("a session is not taken for a new one before it is known what happened", async () => {
+test("a session is not said to be none before it is known what happened", async () => {
   const one = home(LIST);
   one.state = { state: "online", caughtUp: false };
   await one.capabilities.refresh("s");
   assert.equal(one.of("s"), "unknown");
   one.state = { state: "online", caughtUp: true };
-  assert.equal(one.of("s"), "begin");
+  assert.equal(one.of("s"), "absent");
+  const id = one.capabilities.newSession();
   one.state = { state: "offline", caughtUp: false };
-  assert.equal(one.of("s"), "begin", "who writes goes on writing while home is away");
+  assert.deepEqual([one.of("s"), one.of(id)], ["absent", "begin"], "who writes goes on writing while home is away");
   assert.ok(!one.capabilities.canBegin);
 });
 
@@ -90,11 +91,30 @@ test("what is known stays when nobody answers; a home that takes no requests say
   }
 });
 
-test("a browser that may not write asks nothing", async () => {
-  const one = home(LIST, ["view"]);
-  await one.capabilities.refresh("s");
-  await one.capabilities.look("s");
-  assert.deepEqual([one.asked, one.of("s"), one.capabilities.canBegin], [[], "reader", false]);
+test("a browser that may not write is told what there is, and offered nothing", async () => {
+  const one = home({ ...LIST, "/sessions/s": [200, {}] }, ["view"]);
+  for (const id of ["s", "none"]) await one.capabilities.refresh(id);
+  assert.deepEqual([one.of("s"), one.of("none"), one.capabilities.canBegin], ["reader", "absent", false]);
+  assert.ok(one.asked.every(([method]) => method === "GET"));
+});
+
+test("every session that home lists is known, page by page, whatever its size, up to a bound", async () => {
+  const one = home({});
+  const all = Array.from({ length: 1500 }, (_, n) => ({ session_id: `s${n}`, cursor_event_id: String(2000 - n), metadata: { title: `T${n}` } }));
+  one.request = async (method, path) => {
+    one.asked.push(path);
+    const asked = new URLSearchParams(path.split("?")[1]);
+    const limit = Number(asked.get("limit"));
+    if (limit > 10) throw new BridgeError("too_large", "ask for less at a time");
+    const rest = all.filter(({ cursor_event_id: at }) => Number(at) < Number(asked.get("before") ?? Infinity));
+    const sessions = rest.slice(0, limit);
+    return { status: 200, ok: true, body: { sessions, runner: "x", next_before: sessions.length === limit ? sessions.at(-1).cursor_event_id : null } };
+  };
+  await one.capabilities.refresh(null);
+  assert.deepEqual(one.asked.slice(0, 3), ["/sessions?limit=100", "/sessions?limit=10", "/sessions?limit=10&before=1991"]);
+  const listed = [...one.transcript.sessions.values()].filter((session) => session.listed !== null);
+  assert.equal(listed.length, 1000);
+  assert.deepEqual([listed[0].id, listed[0].named, one.of("s0")], ["s0", "T0", "send"]);
 });
 
 test("a session is made once, whatever becomes of the answer, and its events don't make it a watched one", async () => {

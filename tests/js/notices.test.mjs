@@ -5,7 +5,7 @@ import { beforeEach, test } from "node:test";
 
 import { load } from "./page.mjs";
 
-const { Notices, isNews, ownerOf, placeOf } = await load("notices");
+const { Notices, isNews, ownerOf, placeOf, precedence } = await load("notices");
 const { dismiss, refresh } = await load("dismissals");
 const { BridgeError } = await load("bridge");
 const { kept } = await load("home");
@@ -51,6 +51,12 @@ test("A132 A133 home's own list is right, except about what came while it was as
   all.respond({ title: "Local" });
   all.rehydrate([], all.known());
   assert.deepEqual([...all.values()].map(({ title }) => title), ["Local"]);
+});
+
+test("an error stands before a newer success, a warning between them, and of each the newest is first", () => {
+  const given = [["success", 9], ["info", NaN], ["error", 1], ["warning", 5], ["error", 2], ["info", 8]];
+  const sorted = given.map(([severity, at]) => ({ severity, at })).sort(precedence);
+  assert.deepEqual(sorted.map(({ severity, at }) => [severity, at]), [["error", 2], ["error", 1], ["warning", 5], ["info", NaN], ["success", 9], ["info", 8]]);
 });
 
 test("what a home tells without end is bounded here", () => {

@@ -10,11 +10,13 @@ import { Cards, Modal } from "./cards.js";
 import { connection } from "./connection.js";
 import { dismiss, refresh, rehydrate } from "./dismissals.js";
 import { Head } from "./head.js";
+import { explain, recall } from "./history.js";
 import { Home, kept } from "./home.js";
 import { Journal } from "./journal.js";
 import { addressOf, section } from "./list.js";
 import { isNews, placeOf } from "./notices.js";
-import { pairing } from "./pairing.js";
+import { flaw, pairing } from "./pairing.js";
+import { drafts } from "./tab.js";
 import { said } from "./texts.js";
 import { TranscriptView, setText } from "./view.js";
 
@@ -56,9 +58,14 @@ function add(device) {
   let waiting = null;
   let refreshing = Promise.resolve();
   const refreshed = () => {
-    if (home.state.state !== "online") return;
     const inFront = shown?.home === home ? shown.id : null;
-    home.capabilities.refresh(inFront).then(draw);
+    if (inFront) recall(home, inFront, draw);
+    if (home.state.state !== "online") return;
+    home.capabilities.refresh(inFront).then(() => {
+      if (shown?.home === home) recall(home, shown.id, draw); // it is listed now, perhaps
+      draw();
+    });
+    explain(home, draw);
     refreshing = refreshing.then(() => refresh(home, inFront, draw)).catch(() => {});
   };
   const home = new Home(device, HUB, journal, {
@@ -101,6 +108,7 @@ const listed = {
 async function forget(home) {
   if (!confirm(`Forget ${home.name}? Its key and everything received from it are deleted from this browser.`)) return;
   homes.delete(home.id);
+  drafts.forget((key) => JSON.parse(key)[0] === home.id);
   sections.get(home.id).node.remove();
   sections.delete(home.id);
   location.hash = "#/";
@@ -158,7 +166,7 @@ function drawSession() {
   const { home, id } = shown;
   const session = home.transcript.session(id);
   home.unseen.delete(id);
-  head.draw(home, session, composer.begins);
+  head.draw(home, session, composer.standing);
   drawQuestions($("session-questions"), home, session);
   composer.draw();
   transcript.draw();
@@ -197,6 +205,7 @@ function route() {
     // The code leaves the address bar and the history at once.
     history.replaceState(null, "", "#/pair");
     $("code").value = decode(link[1]).slice(0, 40);
+    setText($("pair-problem"), flaw($("code").value));
   }
   const [server, session] = location.hash.replace(/^#\/?/, "").split("/").map(decode);
   const home = homes.get(server);
@@ -212,6 +221,7 @@ function route() {
     home.capabilities.look(session).then(draw);
     rehydrate(home, session).then(draw);
   }
+  if (shown) recall(home, session, draw);
   draw();
   if (page === "pair") $($("code").value ? "pair-button" : "code").focus();
   else if (composer.begins) composer.focus();

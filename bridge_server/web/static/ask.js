@@ -4,6 +4,7 @@
  * @module ask
  */
 
+import { drafts } from "./tab.js";
 import { el, setText } from "./view.js";
 
 const part = encodeURIComponent;
@@ -46,6 +47,7 @@ async function tried(home, what, ...request) {
 /** Why nothing can be written where this browser has the right to. */
 const WHY_NOT = {
   __proto__: null,
+  absent: "Home has no session of this id, and none of its events came here.",
   closed: "Only watched here: this home takes no requests.",
   watched: "Only watched here: its agent runs elsewhere.",
   unanswered: "Only watched here: no runner is set at home, so nobody would answer.",
@@ -64,7 +66,6 @@ export class Composer {
   #said;
   #announce;
   #shown = null; // {home, session}
-  #drafts = new Map(); // what was written and not sent, by session
   #tries = new Map(); // by session: the text that may have arrived, and the id under which it is repeated
   #busy = new Set(); // sessions in which something is under way
 
@@ -81,7 +82,7 @@ export class Composer {
     form.addEventListener("submit", (event) => (event.preventDefault(), this.#submit()));
     this.#stop.addEventListener("click", () => this.#cancel());
     this.#input.addEventListener("input", () => {
-      if (this.#shown) this.#drafts.set(this.#key(), this.#input.value);
+      if (this.#shown) drafts.set(this.#key(), this.#input.value);
       this.#grow();
       this.draw();
     });
@@ -96,14 +97,19 @@ export class Composer {
   /** @param {{home: import("./home.js").Home, id: string} | null} shown */
   show(shown) {
     this.#shown = shown && { home: shown.home, session: shown.home.transcript.session(shown.id) };
-    this.#write((this.#shown && this.#drafts.get(this.#key())) ?? "");
+    this.#write((this.#shown && drafts.get(this.#key())) ?? "");
     setText(this.#said, "");
     this.draw();
   }
 
   /** Whether what is in front is a session that is only to be begun. */
   get begins() {
-    return Boolean(this.#shown) && this.#standing() === "begin";
+    return this.standing === "begin";
+  }
+
+  /** How the session in front stands, null where there is none. @returns {import("./capabilities.js").Standing | null} */
+  get standing() {
+    return this.#shown && this.#shown.home.capabilities.of(this.#shown.session);
   }
 
   focus() {
@@ -111,7 +117,7 @@ export class Composer {
   }
 
   draw() {
-    const standing = this.#shown && this.#standing();
+    const { standing } = this;
     setText(this.#why, WHY_NOT[standing] ?? "");
     const hidden = standing !== "send" && standing !== "begin";
     if (this.#form.hidden !== hidden) {
@@ -129,11 +135,7 @@ export class Composer {
     this.#stop.disabled = !online;
     const idle = standing === "begin" ? "First message" : "Message";
     const busily = session.approvals.size ? "Waiting for you" : "At work…";
-    this.#hint(online ? (working ? busily : idle) : "Home can't be reached now; you can write meanwhile");
-  }
-
-  #standing() {
-    return this.#shown.home.capabilities.of(this.#shown.session);
+    this.#hint(online ? (working ? busily : idle) : "Home can't be reached: nothing can be sent now");
   }
 
   #hint(words) {
@@ -181,7 +183,7 @@ export class Composer {
       problem = failure(error, "the message");
     }
     this.#busy.delete(key);
-    if (!problem && this.#drafts.get(key)?.trim() === content) this.#drafts.delete(key);
+    if (!problem && drafts.get(key)?.trim() === content) drafts.set(key, "");
     if (this.#shown && this.#key() === key) {
       if (!problem && this.#input.value.trim() === content) this.#write("");
       setText(this.#said, problem ?? "");

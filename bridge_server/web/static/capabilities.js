@@ -1,17 +1,21 @@
 /**
- * What a home can be asked for from here: whether anybody there answers messages, and which sessions are its own rather
- * than only watched. No event says so: home is asked, again each time it is back.
+ * What a home can be asked for from here: which sessions it has, its own rather than only watched, and whether anybody
+ * there answers messages. No event says so: home is asked, again each time it is back.
  *
  * @module capabilities
  */
 
+import { begun } from "./tab.js";
+
+const PAGE = 100;
+const MOST_LISTED = 1000; // sessions, the last changed ones
 const GONE = new Set(["server_offline", "closed"]); // nobody was asked: what was known stays
 
 /**
- * `reader`: this browser may not write, or there is no session to write to; `unknown`: home was not asked yet; `closed`:
+ * `absent`: there is no such session; `reader`: this browser may not write, or there is no session to write to; `unknown`: home was not asked yet; `closed`:
  * home takes no requests at all; `watched`: home has it from another program; `unanswered`: nobody would answer; `send`:
  * home takes a message; `begin`: a message begins it.
- * @typedef {"reader" | "unknown" | "closed" | "watched" | "unanswered" | "send" | "begin"} Standing
+ * @typedef {"absent" | "reader" | "unknown" | "closed" | "watched" | "unanswered" | "send" | "begin"} Standing
  */
 
 export class Capabilities {
@@ -19,7 +23,6 @@ export class Capabilities {
   #takesRequests = true;
   #answers; // whether there is a runner; undefined: not known
   #sessions = new Map(); // id -> whether home has it; absent: not known
-  #mine = new Set(); // ids of sessions that are begun here: their events may come before home has said that it has them
   #caughtUp = false; // what happened is known: a session without events has none
 
   /** @param {import("./home.js").Home} home */
@@ -36,25 +39,46 @@ export class Capabilities {
   of(session) {
     this.#caughtUp ||= this.#home.state.caughtUp;
     const has = this.#sessions.get(session.id);
+    const mine = begun.has(session.id); // its events may come before home has said that it has it
+    const isEmpty = !session.items.length && !session.notices.size;
+    if (session.id && has === false && isEmpty && !mine && this.#caughtUp) return "absent";
     if (!session.id || !this.#home.may("control")) return "reader";
     if (!this.#takesRequests) return "closed";
     if (has === undefined || this.#answers === undefined) return "unknown";
-    const mine = this.#mine.has(session.id);
-    if (!has && !mine && (session.items.length || session.notices.size)) return "watched";
+    if (!has && !mine && !isEmpty) return "watched";
     if (!this.#answers) return "unanswered";
-    return has ? "send" : mine || this.#caughtUp ? "begin" : "unknown";
+    return has ? "send" : mine ? "begin" : "unknown";
   }
 
   /** Ask home anew. @param {string | null} session the id of the one in front */
   async refresh(session) {
-    if (!this.#home.may("control")) return;
-    const [sessions] = await Promise.all([this.#get("/sessions?limit=1"), session ? this.look(session) : null]);
-    if (sessions) this.#answers = sessions.body?.runner !== null; // an older home does not say: sending will tell
+    await Promise.all([this.#list(), session ? this.look(session) : null]);
+  }
+
+  /** The sessions that home has, those too of which no event is held here. */
+  async #list() {
+    const found = [];
+    let limit = PAGE;
+    let before = "";
+    do {
+      const answer = await this.#get(`/sessions?limit=${limit}${before}`);
+      if (!answer) return;
+      if (answer.code === "too_large" && limit > 1) {
+        limit = Math.floor(limit / 10); // their metadata is as long as their owners made it
+        continue;
+      }
+      if (!before) this.#answers = answer.body?.runner !== null; // an older home does not say: sending will tell
+      if (!Array.isArray(answer.body?.sessions)) return;
+      found.push(...answer.body.sessions);
+      before = answer.body.next_before ? `&before=${answer.body.next_before}` : null;
+    } while (before !== null && found.length < MOST_LISTED);
+    for (const { session_id } of found) this.#sessions.set(session_id, true);
+    this.#home.transcript.list(found);
   }
 
   /** Ask whether home has this session. */
   async look(id) {
-    if (!id || !this.#home.may("control")) return;
+    if (!id) return;
     const answer = await this.#get(`/sessions/${encodeURIComponent(id)}`);
     if (answer) this.#sessions.set(id, answer.status < 400 || answer.status >= 500);
   }
@@ -68,14 +92,14 @@ export class Capabilities {
   newSession() {
     const bytes = crypto.getRandomValues(new Uint8Array(10));
     const id = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-    this.#mine.add(id);
+    begun.set(id, "1");
     this.#sessions.set(id, false);
     return id;
   }
 
   /** Have home make a session; may be tried again. @returns {Promise<object>} its answer; rejects as a request does */
   async make(id) {
-    this.#mine.add(id);
+    begun.set(id, "1");
     const answer = await this.#home.request("POST", "/sessions", { session_id: id });
     const made = answer.ok || answer.body?.error?.code === "session_exists"; // by an attempt whose answer was lost
     if (made) this.#sessions.set(id, true);
@@ -92,7 +116,7 @@ export class Capabilities {
       if (code === "unsupported") this.#takesRequests = false;
       if (code === "bad_push") return { status: 404 }; // an id that no session of a home has
       // Something else may be in the way, of which sending will tell.
-      return GONE.has(code) || code === "unsupported" ? null : { status: 0 };
+      return GONE.has(code) || code === "unsupported" ? null : { status: 0, code };
     }
   }
 }

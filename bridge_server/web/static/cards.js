@@ -4,6 +4,7 @@
  * @module cards
  */
 
+import { precedence } from "./notices.js";
 import { el, setText } from "./view.js";
 
 /**
@@ -12,7 +13,7 @@ import { el, setText } from "./view.js";
  * `label` says whose it is where that can't be seen from the place; `act` is what the button does, which says `verb`.
  */
 
-const SHOWN = 2; // that many stand unfolded; of more the newest, until the reader wants them all
+const SHOWN = 2; // that many stand unfolded; of more the first, until the reader wants them all
 
 export class Cards {
   #place;
@@ -27,12 +28,12 @@ export class Cards {
   }
 
   /**
-   * Show these, the newest first, or what came last where times say nothing. What stays keeps the focus.
+   * Show these: errors first, then warnings, and of each the newest, or what came last where times say nothing. What stays keeps the focus.
    * @param {Entry[]} entries
    */
   draw(entries) {
     this.#given = entries;
-    this.#entries = [...entries].reverse().sort((a, b) => time(b) - time(a));
+    this.#entries = [...entries].reverse().sort((a, b) => precedence(a.notice, b.notice));
     const focused = this.#place.contains(document.activeElement) ? document.activeElement : null;
     const before = this.#cards;
     this.#cards = new Map(this.#entries.map((entry) => [entry.key, before.get(entry.key) ?? new Card()]));
@@ -79,8 +80,6 @@ export class Cards {
     next?.focus({ preventScroll: true });
   }
 }
-
-const time = ({ notice }) => (Number.isNaN(notice.at) ? Infinity : notice.at); // without a time it has just come
 
 class Card {
   #entry = null;

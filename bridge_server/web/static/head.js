@@ -9,6 +9,7 @@ import { el, setText, titleOf } from "./view.js";
 
 const SHORT = 16; // characters of an id that are shown whole
 const COPIED_MS = 2000;
+const TITLES = { __proto__: null, begin: "New session", absent: "No such session" };
 
 export class Head {
   #page;
@@ -23,9 +24,9 @@ export class Head {
     page("session-id").addEventListener("click", () => this.#copy());
   }
 
-  /** @param {import("./home.js").Home} home @param {import("./transcript.js").Session} session @param {boolean} begins */
-  draw(home, session, begins) {
-    const title = begins ? "New session" : titleOf(session);
+  /** @param {import("./home.js").Home} home @param {import("./transcript.js").Session} session @param {import("./capabilities.js").Standing} standing */
+  draw(home, session, standing) {
+    const title = TITLES[standing] ?? titleOf(session);
     setText(this.#page("session-title"), title);
     document.title = `${title} · Session Bridge`;
     const { kind, words, detail } = connection(home.state);
@@ -34,7 +35,7 @@ export class Head {
     setText(this.#page("session-doing"), home.state.state === "online" ? doing : "");
     setText(this.#page("session-trouble"), detail ?? "");
     drawPill(this.#page("session-state"), kind, words);
-    this.#drawId(begins ? "" : session.id);
+    this.#drawId(standing === "begin" || title === session.id ? "" : session.id);
   }
 
   #drawId(id) {

@@ -92,6 +92,8 @@ export class Home {
   state = { state: "connecting", since: Date.now(), caughtUp: false, home: null, reason: null };
   gap = null; // the last one told, until it is acknowledged or healed
   unseen = new Set(); // ids of sessions with something new
+  #seen = 0; // the last id taken
+  #awaited = []; // {id, come}: who waits until an event has been taken
   #hubUrl;
   #journal;
   #bridge = null;
@@ -126,13 +128,15 @@ export class Home {
 
   /** Show what is kept here, then go on behind it; with nothing kept, ask for all that the hub holds. */
   async start() {
-    let before = { records: [], cursor: null };
+    let before = { records: [], cursor: null, isCut: false };
     try {
       if (this.#journal) before = await this.#journal.load(this.id);
     } catch {
       this.#journal = null;
     }
     if (this.#gone) return;
+    if (before.isCut) this.transcript.cut();
+    this.#seen = Number(before.cursor?.id ?? 0);
     for (const { event, gap } of before.records) {
       if (gap) this.transcript.gap(gap);
       else this.transcript.apply(event);
@@ -166,6 +170,24 @@ export class Home {
   /** Whether this browser was given a right: `view`, `approve` or `control`. */
   may(scope) {
     return Boolean(this.device.scopes?.includes(scope));
+  }
+
+  /** Which life of home's store the events are of, null while that is not known. */
+  get epoch() {
+    return this.#bridge?.cursor?.epoch ?? null;
+  }
+
+  /** Wait until all events up to this id have come. @param {string} id of the same epoch */
+  reached(id) {
+    if (this.#seen >= Number(id)) return Promise.resolve();
+    return new Promise((come) => this.#awaited.push({ id: Number(id), come }));
+  }
+
+  #reach(id) {
+    this.#seen = id;
+    if (!this.#awaited.length) return;
+    for (const one of this.#awaited) if (one.id <= id) one.come();
+    this.#awaited = this.#awaited.filter((one) => one.id > id);
   }
 
   /** An id for a request that may have to be repeated. */
@@ -235,12 +257,18 @@ export class Home {
       this.#pending.push({ id: Number(event.event_id), event });
       this.#soon();
     }
+    this.#reach(Number(event.event_id));
     if (this.state.caughtUp) this.#listener.happened(session, event);
     this.#listener.changed();
   }
 
   #miss(gap) {
-    if (gap.from_id === START.id) return; // a first visit: what the hub no longer holds was never here
+    if (gap.from_id === START.id) {
+      // A first visit: what is gone was never here, and sessions begin in the middle. The next visit has to know it too.
+      this.transcript.gap(gap);
+      if (this.#journal && gap.reason === "expired") this.#pending.push({ id: 0.5, gap });
+      return;
+    }
     this.keep(); // under the epoch that ends here
     const cursor = this.#bridge.cursor;
     // After a hub_reset nobody knows yet whether anything is missing: the next verdict, or the next visit, will say.
@@ -251,6 +279,7 @@ export class Home {
       this.#writing = this.#writing.then(() => this.#journal?.write(this.id, [record], cursor.epoch, cursor)).catch(() => {});
     }
     this.gap = gap;
+    if (["epoch_changed", "ahead"].includes(gap.reason)) this.#seen = 0; // ids begin anew
     this.transcript.gap(gap);
     this.#listener.changed();
   }
@@ -261,6 +290,7 @@ export class Home {
       this.gap = null;
     }
     this.#marks.clear();
+    this.#reach(Math.max(this.#seen, Number(this.#bridge.cursor?.id ?? 0)));
     this.#listener.caughtUp();
     if (this.#journal) this.#soon(); // the cursor may have moved without an event
     this.#listener.changed();

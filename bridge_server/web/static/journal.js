@@ -50,7 +50,10 @@ export class Journal {
     }
   }
 
-  /** @returns {Promise<{records: object[], cursor: import("./bridge.js").Cursor | null}>} */
+  /**
+   * `isCut`: the oldest were deleted here, to make room.
+   * @returns {Promise<{records: object[], cursor: import("./bridge.js").Cursor | null, isCut: boolean}>}
+   */
   async load(server) {
     const transaction = this.#db.transaction(["records", "homes"]);
     const records = transaction.objectStore("records");
@@ -59,11 +62,12 @@ export class Journal {
       done(records.getAll(all(server))),
       done(records.getAllKeys(all(server))),
     ]);
-    if (!home) return { records: [], cursor: null };
+    if (!home) return { records: [], cursor: null, isCut: false };
     // Another tab may have kept more than the one that wrote the cursor last.
     const [, era, id] = keys.at(-1) ?? [server, -1, 0];
     const ahead = era === home.eras.lastIndexOf(home.cursor.epoch) && Math.floor(id) > Number(home.cursor.id);
-    return { records: kept, cursor: ahead ? { ...home.cursor, id: String(Math.floor(id)) } : home.cursor };
+    const isCut = Boolean(home.isCut);
+    return { records: kept, isCut, cursor: ahead ? { ...home.cursor, id: String(Math.floor(id)) } : home.cursor };
   }
 
   /**
@@ -97,6 +101,7 @@ export class Journal {
       if (excess > 0) {
         const last = (await done(store.getAllKeys(all(server), excess))).at(-1);
         store.delete(IDBKeyRange.bound([server], last));
+        homes.put({ ...home, cursor, isCut: true }, server);
       }
     }
     await end;

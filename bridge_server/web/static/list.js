@@ -46,8 +46,9 @@ export function section(home, page) {
   let wasOver = false;
 
   function drawSessions() {
-    const sessions = [...home.transcript.sessions.values()].filter((one) => one.items.length || one.notices.size);
-    sessions.sort((a, b) => b.touched - a.touched);
+    const sessions = [...home.transcript.sessions.values()].filter((one) => one.items.length || one.notices.size || one.listed !== null);
+    // Of whom nothing was told here, the last told is gone: older than all that was.
+    sessions.sort((a, b) => b.touched - a.touched || b.listed - a.listed);
     const visible = sessions.slice(0, limit);
     for (const session of visible) {
       if (!links.has(session.id)) links.set(session.id, sessionLink(home, session, page));
@@ -113,8 +114,8 @@ function gapNotice(home, page) {
     draw() {
       node.hidden = !home.gap;
       if (!home.gap) return;
-      const [head, body] = gapWords(home.gap.reason);
-      if (title.textContent !== head) page.announce(`${head}. ${body}`);
+      const [head, body] = gapWords(home.gap);
+      if (words.textContent !== body) page.announce(`${head}. ${body}`);
       setText(title, head);
       setText(words, body);
     },

@@ -122,6 +122,14 @@ export function isNews(notice, now) {
   return notice.shown;
 }
 
+const WEIGHT = { __proto__: null, error: 2, warning: 1 };
+
+/** Which of two stands first, as for sorting: nothing newer hides an error. What has no time has just come. */
+export function precedence(one, other) {
+  const [at, otherAt] = [one, other].map((notice) => (Number.isNaN(notice.at) ? Number.MAX_VALUE : notice.at));
+  return (WEIGHT[other.severity] ?? 0) - (WEIGHT[one.severity] ?? 0) || otherAt - at;
+}
+
 const PLACES = {
   __proto__: null,
   application: { banner: ["rail", "rail"], inline: ["rail", "rail"], modal: ["modal", "rail"] },

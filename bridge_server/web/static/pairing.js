@@ -32,6 +32,11 @@ function deviceName() {
   return `${names[browser?.source] ?? "Browser"}${system ? ` on ${system}` : ""}`;
 }
 
+const CODE = /^[BCDFGHJKLMNPQRSTVWXZ]{12}$/;
+
+/** What is wrong with a text as a pairing code, in words; "" if it is one. */
+export const flaw = (text) => (CODE.test(text.replace(/[\s-]/g, "").toUpperCase()) ? "" : PROBLEMS.malformed);
+
 /**
  * Make the form pair with a home of the hub at `hub`.
  * @param {HTMLFormElement} form @param {string} hub @param {(device: import("./home.js").Paired) => void} paired

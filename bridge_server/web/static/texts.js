@@ -19,3 +19,22 @@ export function textOf(value) {
   if (typeof value === "object" && "content" in value) return textOf(value.content);
   return JSON.stringify(value);
 }
+
+export const list = (value) => (Array.isArray(value) ? value : []);
+
+/** What a tool is asked, for people: JSON in a string is laid out. */
+export function pretty(text) {
+  if (typeof text !== "string") return text === undefined ? "" : JSON.stringify(text, null, 2);
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text; // still a fragment, or not JSON at all
+  }
+}
+
+/** What a tool call says it is: bare, or inside `function`. */
+export function calledTool(call) {
+  const called = call?.function ?? call ?? {};
+  const name = textOf(called.name ?? call?.tool_name) || "a tool";
+  return { name, args: pretty(called.arguments ?? called.input) };
+}

@@ -9,18 +9,13 @@
  */
 
 import { Notices } from "./notices.js";
-import { said, textOf } from "./texts.js";
+import { Past, titled } from "./past.js";
+import { calledTool, said } from "./texts.js";
+import { HANDLERS, gistOf, isWrapped } from "./vocabulary.js";
 
 export const MAX_ITEMS = 20_000; // per session; the oldest quarter goes when it is exceeded
 
 const NOTIFICATION = /^(application|session)_notification_(created|updated|resolved|dismissed|expired)$/;
-const GIST = 400; // characters of what an unknown event says
-
-// `bridge-client watch` looks in the same places (bridge_client/transcript.py).
-const SAYS = ["text", "delta", "content", "part", "message", "body", "title", "summary", "error", "reason", "tool", "tool_name", "name"];
-const INSIDE = ["display", "data", "payload", "message", "messages", "result", "tool_calls", "function", "delta", "content", "notification", "error"];
-const DEEPEST = 4;
-
 const SILENT = new Set(["checkpoint", "session_checkpoint"]);
 
 /** One home. `notices` are its notifications that belong to no session. */
@@ -28,6 +23,7 @@ export class Transcript {
   /** @type {Map<string, Session>} */
   sessions = new Map();
   notices = new Notices("application");
+  #isCut = false; // events are missing before what comes next: who begins in the middle may have begun earlier
   #clock = 0;
 
   /** Take one event in, in order. @param {object} event @returns {Session | null} the session it belongs to */
@@ -39,6 +35,7 @@ export class Transcript {
     }
     const session = this.session(typeof event.session_id === "string" ? event.session_id : "");
     session.touched = ++this.#clock;
+    session.begin(event, this.#isCut);
     if (kind) session.notices.apply(event, kind[2]);
     else session.apply(event);
     return session;
@@ -50,9 +47,37 @@ export class Transcript {
     return this.sessions.get(id);
   }
 
+  /** Events before the next one are missing, and nobody told where. */
+  cut() {
+    this.#isCut = true;
+  }
+
+  /** What home lists, all of it or the part that was asked for. @param {object[]} records the last changed first */
+  list(records) {
+    for (const session of this.sessions.values()) session.listed = null;
+    for (const record of records) {
+      const session = this.session(record.session_id);
+      session.listed = Number(record.cursor_event_id) || 0;
+      session.name(record.metadata);
+    }
+  }
+
+  /** Home says that it removed the events behind `from`. */
+  removed(from) {
+    for (const session of this.sessions.values()) {
+      for (const item of session.items) {
+        if (item.kind !== "gap" || item.from !== from) continue;
+        item.isRemoved = true;
+        session.changed.add(item);
+      }
+    }
+  }
+
   /** Say in every session that has begun that something is missing here. @param {object} gap @returns {Session[]} */
   gap(gap) {
+    if (gap.reason !== "hub_reset" && gap.resume_after !== "0") this.#isCut = true;
     const begun = [...this.sessions.values()].filter((session) => session.items.length);
+    if (["epoch_changed", "ahead"].includes(gap.reason)) for (const session of begun) session.past = null; // of another store
     for (const session of begun) session.add({ kind: "gap", reason: gap.reason, from: gap.from_id });
     return begun;
   }
@@ -75,7 +100,8 @@ export class Transcript {
  * One session. Items: `{n, kind, …}` with `n` rising by one; kinds are message (role, text, streaming, broken), tool
  * (name, args, output, result, state: running, asking while it waits for a person, done, failed or unanswered), request
  * (state: running, then over once a second item says how it ended), error (text, printed), warning (text), note (text),
- * other (type, event, text), gap (reason), mark.
+ * other (type, event, text), gap (reason, isRemoved), mark, start (reason: why what came before it is no event here,
+ * `removed`, `unknown` or `dropped`, null if nothing did; hasMessages: home's messages of before stand above it).
  */
 export class Session {
   items = [];
@@ -84,11 +110,20 @@ export class Session {
   working = new Set(); // request ids
   approvals = new Map(); // by id: what a request asks before it goes on, {id, request, name, args}
   touched = 0;
-  title = "";
+  title = ""; // of its first message
+  named = ""; // by whoever made it
+  listed = null; // the place in home's own list of sessions, while it is there
+  first = null; // the id of the first event held here
+  isWhole = false; // no event is missing before that one
+  isCopy = false; // of a session whose messages its events do not repeat
+  isRecalled = false; // what home has of before is in `items`
+  isRecalling = false;
+  past = new Past(); // null once its events can't be compared with what home has
   said = null; // the item that said something last
   failed = false;
   mark = null; // where this visit began, once something came
   #next = 0;
+  #start = null; // the item that says that the beginning is not here
   #open = new Map(); // request id -> the message that its partials grow
   #tools = new Map(); // request id and tool call id -> item: models number their calls anew in each request
   #requests = new Map(); // request id -> the item that says how it stands
@@ -107,8 +142,47 @@ export class Session {
     return item;
   }
 
+  /** Put items before all others: `n` is below theirs. */
+  #prepend(items) {
+    const first = this.items[0]?.n ?? this.#next;
+    items.forEach((item, at) => (item.n = first - items.length + at));
+    this.items.unshift(...items);
+  }
+
+  /** The first event is the beginning if it says so, or nothing is missing before it. */
+  begin(event, isCut) {
+    if (this.first !== null) return;
+    this.first = String(event.event_id);
+    this.isWhole = event.type === "session_created" || (!isCut && !this.#start);
+  }
+
+  /** Say that the beginning is not here, and why; null: it is here after all. @param {"removed" | "unknown" | null} reason */
+  lack(reason) {
+    if (!this.#start) this.#prepend([(this.#start = { kind: "start", reason })]);
+    this.#start.reason = reason;
+    this.isWhole ||= reason === null;
+    this.changed.add(this.#start);
+  }
+
+  /** What home has of before; `more` messages before that are left out. */
+  recall(items, more) {
+    if (this.#start) this.changed.add(Object.assign(this.#start, { hasMessages: items.length > 0 }));
+    const note = { kind: "note", text: `${more.toLocaleString()} earlier messages are only at home` };
+    this.title ||= titled(items);
+    this.said ??= items.findLast(({ kind }) => kind === "message") ?? null;
+    this.#prepend(more ? [note, ...items] : items);
+  }
+
+  /** @param {object | undefined} metadata as home keeps it of the session */
+  name(metadata) {
+    if (typeof metadata !== "object" || metadata === null) return;
+    this.named = typeof metadata.title === "string" ? metadata.title.trim().slice(0, 120) : "";
+  }
+
   #forget(count) {
-    this.items.splice(0, count);
+    this.items.splice(0, count + 1);
+    this.past = null;
+    this.#prepend([(this.#start = { kind: "start", reason: "dropped" })]);
     const first = this.items[0].n;
     for (const known of [this.#open, this.#tools, this.#requests]) {
       for (const [key, item] of known) if (item.n < first) known.delete(key);
@@ -116,6 +190,8 @@ export class Session {
   }
 
   apply(event) {
+    this.past?.take(event);
+    this.name(event.session?.metadata);
     const handle = isWrapped(event) ? undefined : HANDLERS[event.type];
     if (handle) handle.call(this, event, event.request_id ?? "");
     else if (!SILENT.has(event.type)) this.other(event);
@@ -128,7 +204,7 @@ export class Session {
 
   /** An event of a type that nobody here knows: its name, and what it says where events say something. */
   other(event) {
-    const text = [...gist(event)].join(" ").slice(0, GIST);
+    const text = gistOf(event);
     const item = this.add({ kind: "other", type: String(event.type), event, text });
     if (text) this.said = item;
   }
@@ -226,149 +302,5 @@ export class Session {
       this.changed.add(item);
     }
     this.#requests.set(request, this.add({ kind: "request", state }));
-  }
-}
-
-// No prototype, here and below: a type or status is a stranger's word, and may be "constructor".
-const HANDLERS = {
-  __proto__: null,
-  request_started(_event, request) {
-    this.began(request);
-  },
-  request_completed(_event, request) {
-    this.ended(request, "completed");
-  },
-  request_cancelled(_event, request) {
-    this.ended(request, "cancelled");
-  },
-  error(event, request) {
-    this.failed = true;
-    const text = textOf(event.detail ?? event.message ?? event.error) || "something failed";
-    this.said = this.add({ kind: "error", text, printed: textOf(event.provider_error?.stderr) });
-    if (request) this.ended(request, "failed");
-  },
-  error_occurred(event) {
-    const { error_message: text, fatal } = event.data ?? {};
-    if (typeof text !== "string" || fatal !== false) this.other(event);
-    else this.add({ kind: "warning", text });
-  },
-  token_usage_updated(event) {
-    const { input_tokens: input, output_tokens: output } = event.data ?? {};
-    const counts = [[input, "in"], [output, "out"]].filter(([count]) => Number.isInteger(count));
-    if (!counts.length) this.other(event);
-    else this.add({ kind: "note", text: `Tokens: ${counts.map(([count, way]) => `${count.toLocaleString()} ${way}`).join(", ")}` });
-  },
-  turn_completed() {},
-  assistant_message(event, request) {
-    if (event.phase === "start") this.close(request);
-  },
-  partial(event, request) {
-    this.grow(this.growing(request), "text", textOf(event.message?.content ?? event.content ?? event.data ?? ""));
-  },
-  final(event, request) {
-    let open = this.takeOpen(request);
-    for (const message of list(event.messages)) {
-      if (message?.role === "tool") {
-        this.toolResult(request, message);
-      } else if (open && (message?.role ?? "assistant") === "assistant") {
-        open.text = said(message) || open.text;
-        this.said = open;
-        this.changed.add(open);
-        open = undefined;
-      } else if (said(message)) {
-        this.message(message?.role ?? "assistant", said(message));
-      }
-    }
-  },
-  tool_calls(event, request) {
-    this.close(request);
-    for (const call of list(event.tool_calls)) {
-      this.tool(request, call?.id ?? call?.tool_call_id, call?.function?.name).args = pretty(call?.function?.arguments);
-    }
-  },
-  tool_approval_requested(event, request) {
-    this.asks(event, request, true);
-    const { name, args } = calledTool(event.tool_call);
-    if (typeof event.approval_id !== "string" || !request) {
-      this.add({ kind: "note", text: `Asks at home, where the agent runs: may it use ${name}?` });
-      return;
-    }
-    this.approvals.set(event.approval_id, { id: event.approval_id, request, name, args });
-  },
-  tool_approval_granted(event, request) {
-    this.answered(event, request, "Allowed");
-  },
-  tool_approval_denied(event, request) {
-    this.answered(event, request, "Not allowed");
-  },
-  tool_partial(event, request) {
-    const { phase, payload } = event;
-    if (phase === "end" && payload?.result) this.toolResult(request, payload.result, event.tool_call_id);
-    else this.grow(this.tool(request, event.tool_call_id), "output", textOf(payload?.part ?? ""));
-  },
-  tool_results(event, request) {
-    for (const message of list(event.messages)) {
-      if (message?.metadata?.tool_call_id !== undefined) this.toolResult(request, message);
-      else this.message(message?.role ?? "tool", said(message));
-    }
-  },
-  message_appended(event) {
-    const text = said(event.message ?? event) || said(event);
-    if (text) this.message(event.role ?? event.message?.role ?? "user", text);
-  },
-  message_modified(event) {
-    this.add({ kind: "note", text: `Message ${Number(event.index) + 1} was changed to: ${textOf(event.content)}` });
-  },
-  messages_deleted(event) {
-    const count = list(event.indices).length;
-    this.add({ kind: "note", text: count === 1 ? "A message was deleted" : `${count} messages were deleted` });
-  },
-  session_created(event) {
-    const title = event.session?.title ?? event.session?.name;
-    if (typeof title === "string") this.title ||= title.slice(0, 120);
-    const from = event.source_session_id;
-    this.add({ kind: "note", text: from ? `Session begun as a copy of ${textOf(from)}` : "Session begun" });
-  },
-  unforwardable(event) {
-    this.add({ kind: "note", text: `An event could not be relayed: ${textOf(event.reason) || "unknown reason"}` });
-  },
-};
-
-/** As `bridge-client ingest` keeps what others wrote: the type is a stranger's word, and what it says is in `data`. */
-function isWrapped({ event_id: _id, type: _type, session_id: _session, data, ...more }) {
-  return typeof data === "object" && data !== null && !Object.keys(more).length;
-}
-
-const list = (value) => (Array.isArray(value) ? value : []);
-
-/** The first texts in a value of any shape, where events keep what they say. */
-function* gist(value, depth = 0) {
-  if (typeof value === "string") yield value.slice(0, GIST);
-  else if (typeof value !== "object" || value === null || depth === DEEPEST) return;
-  else if (Array.isArray(value)) for (const part of value.slice(0, 8)) yield* gist(part, depth + 1);
-  else {
-    const own = (key) => (Object.hasOwn(value, key) ? value[key] : undefined);
-    const texts = SAYS.map(own).filter((text) => typeof text === "string" && text);
-    if (texts.length) return yield* texts.slice(0, 2).map((text) => text.slice(0, GIST));
-    for (const key of INSIDE) {
-      const found = [...gist(own(key), depth + 1)];
-      if (found.length) return yield* found;
-    }
-  }
-}
-
-/** What a tool call says it is: bare, or inside `function`. */
-function calledTool(call) {
-  const called = call?.function ?? call ?? {};
-  const name = textOf(called.name ?? call?.tool_name) || "a tool";
-  return { name, args: pretty(called.arguments ?? called.input) };
-}
-
-function pretty(text) {
-  if (typeof text !== "string") return text === undefined ? "" : JSON.stringify(text, null, 2);
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text; // still a fragment, or not JSON at all
   }
 }

@@ -26,14 +26,14 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** What a session is called. @param {import("./transcript.js").Session} session */
-export const titleOf = (session) => session.title || session.id || "Other events";
+/** What a session is called: as home names it, else its first message, else its id. @param {import("./transcript.js").Session} session */
+export const titleOf = (session) => session.named || session.title || session.id || "Other events";
 
 const GAPS = {
   __proto__: null,
   expired: [
     "Some events are missing here",
-    "This page was away for longer than the hub keeps events. Everything it still had follows.",
+    "The hub no longer holds what happened meanwhile, and home did not send it. What there still is follows.",
   ],
   epoch_changed: [
     "A new history begins here",
@@ -49,7 +49,10 @@ const GAPS = {
   ],
 };
 
-export const gapWords = (reason) => GAPS[reason] ?? ["Events are missing here", "The hub can't deliver what happened meanwhile."];
+const REMOVED = ["Some events are missing here", "Home has removed them meanwhile: it keeps only the newest ones. What there still is follows."];
+
+/** @param {{reason: string, isRemoved?: boolean}} gap `isRemoved`: it was home that removed what is missing */
+export const gapWords = ({ reason, isRemoved }) => (isRemoved ? REMOVED : GAPS[reason]) ?? ["Events are missing here", "The hub can't deliver what happened meanwhile."];
 
 /** A text that grows in place: what it has already is not touched. */
 class Growing {
@@ -88,6 +91,14 @@ const WHO = { __proto__: null, assistant: "Assistant", user: "You", system: "Sys
 const REQUEST = { running: "Working…", completed: "Done", cancelled: "Cancelled", failed: "Failed" };
 
 const TOOL = { running: "running…", asking: "waiting for you", done: "done", failed: "failed", unanswered: "no result" };
+
+// Why what came before a session's first event is none here.
+const STARTS = {
+  __proto__: null,
+  removed: "What came before is not kept as events any more.",
+  unknown: "What came before, if anything did, was not received as events.",
+  dropped: "What came before is too much for this page to show.",
+};
 
 // One maker per kind of item: returns the row, and what draws its item into it again.
 const ROWS = {
@@ -149,6 +160,16 @@ const ROWS = {
   note(item) {
     return [el("li", { class: "row note", dir: "auto" }, item.text), () => {}];
   },
+  start(item) {
+    const node = el("li", { class: "row note start" });
+    return [
+      node,
+      () => {
+        node.hidden = item.reason === null;
+        setText(node, `${item.hasMessages ? "Up to here: the messages that home still has. " : ""}${STARTS[item.reason] ?? ""}`);
+      },
+    ];
+  },
   mark() {
     return [el("li", { class: "row mark" }, "New since your last visit"), () => {}];
   },
@@ -160,9 +181,15 @@ const ROWS = {
     return [el("li", { class: "row tool unknown" }, details), () => {}];
   },
   gap(item) {
-    const [title, words] = gapWords(item.reason);
-    const node = el("li", { class: "row gap" }, el("strong", {}, title), el("div", {}, words));
-    return [node, () => (node.hidden = Boolean(item.healed))];
+    const [title, words] = [el("strong"), el("div")];
+    const node = el("li", { class: "row gap" }, title, words);
+    return [
+      node,
+      () => {
+        node.hidden = Boolean(item.healed);
+        [title, words].forEach((part, at) => setText(part, gapWords(item)[at]));
+      },
+    ];
   },
 };
 
@@ -286,7 +313,8 @@ export class TranscriptView {
   /** Make the window end at the last item, with at most `most` rows; a reader's rows are not taken from under them. */
   #window(most) {
     const items = this.#session?.items ?? [];
-    const first = this.#rows[0]?.item.n ?? Math.max(items[0]?.n ?? 0, (items.at(-1)?.n ?? 0) - SHOWN + 1);
+    // Who is at the end has all of a short session in view, also what came to stand before its first row.
+    const first = (most === SHOWN ? null : this.#rows[0]?.item.n) ?? Math.max(items[0]?.n ?? 0, (items.at(-1)?.n ?? 0) - SHOWN + 1);
     const from = items.length - Math.min(items.length, (items.at(-1)?.n ?? 0) - Math.max(first, items[0]?.n ?? 0) + 1);
     if (items.length - from > MOST_SHOWN && most === MOST_SHOWN) {
       this.#follow = false;

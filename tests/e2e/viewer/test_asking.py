@@ -54,10 +54,13 @@ async def test_a_message_is_sent_from_the_viewer_and_answered(scene: Scene, tmp_
             ]
             await field(page).fill("Still there?")
             await expect(send).to_be_enabled()
+            await page.reload()  # what was sent is gone from the field for good, what was not is there
+            await expect(field(page)).to_have_value("Still there?")
+            await expect(send).to_be_enabled()
         # Home is away: what was written stays, and can't be sent.
         await expect(send).to_be_disabled()
         await expect(field(page)).to_have_value("Still there?")
-        await expect(field(page)).to_have_attribute("placeholder", "Home can't be reached now; you can write meanwhile")
+        await expect(field(page)).to_have_attribute("placeholder", "Home can't be reached: nothing can be sent now")
         async with remote.connected():
             await expect(send).to_be_enabled()
             await send.press("Enter")
