@@ -132,7 +132,8 @@ async def test_after_a_return_the_place_where_it_began_is_a_press_away(scene: Sc
         await expect(messages(page)).to_have_count(30)
         await page.wait_for_function(AT_END)
         button, text = await news.bounding_box(), await page.locator("#scroller").bounding_box()
-        assert button is not None and text is not None
+        assert button is not None
+        assert text is not None
         assert button["height"] < 50, "one line"
         assert button["y"] + button["height"] <= text["y"], "beside the text, not over it"
         await news.click()
