@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
 from bridge_client.store.sqlite_retention import SqliteRetention
-from tests.e2e.viewer.stage import Scene, asked, expect_kept, messages, open_session
+from tests.e2e.viewer.stage import FLUSH_MS, Scene, asked, expect_kept, messages, open_session
 from tests.support.remote_home import RemoteHome, remote_home
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.asyncio(loop_scope="module")]
@@ -77,6 +77,7 @@ async def test_sessions_and_messages_outlive_their_events(
             await expect_kept(page, 6)
         # Home is away, and the page is loaded anew: it says that something was before.
         await expect(page.locator("#session-state")).to_have_text("Waiting for home")
+        await page.wait_for_timeout(FLUSH_MS)
         await page.reload()
         await expect(messages(page)).to_have_text(["message 3", "message 4"])
         await expect(page.locator(".row").first).to_have_text(
@@ -97,6 +98,7 @@ async def test_whoever_was_away_too_long_is_told_that_home_removed_what_is_missi
             await scene.paired(page)
             await open_session(page)
             await expect_kept(page, 4)
+            await page.wait_for_timeout(FLUSH_MS)
             await page.goto("about:blank")
             for number in range(60):
                 await remote.home.store.publish(asked(f"meanwhile {number}", session="elsewhere"))
@@ -122,7 +124,7 @@ async def test_a_fork_shows_what_it_copied(scene: Scene, tmp_path: Path) -> None
         await remote.home.do("PATCH", "/sessions/copy/messages/0", {"content": "What?"})
         async with remote.connected():
             page = await scene.paired()
-            await page.locator(".sessions a").first.click()
+            await page.locator('.sessions a[href$="/copy"]').click()
             await expect(page.locator(".row")).to_contain_text(
                 ["message 1", "message 2", "begun as a copy of garden", "Message 1 was changed to: What?"]
             )
