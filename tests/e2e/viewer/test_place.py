@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
-from tests.e2e.viewer.stage import Scene, asked, expect_kept, messages, open_session, tell
+from tests.e2e.viewer.stage import FLUSH_MS, Scene, asked, expect_kept, messages, open_session, tell
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -126,6 +126,7 @@ async def test_after_a_return_the_place_where_it_began_is_a_press_away(scene: Sc
         news = page.get_by_role("button", name="New since your last visit")
         await expect(news).to_be_hidden()
         await expect_kept(page, 15)
+        await page.wait_for_timeout(FLUSH_MS)
         await page.goto("about:blank")
         await tell(home, *range(16, 31))
         await page.go_back()
