@@ -23,8 +23,8 @@ REFILL = Limits(refill_events=100)
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with running_hub(tmp_path, history_events=100, status_grace=0.1) as hub:
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with running_hub(tmp_path, history_events=100, status_grace=0.1, **getattr(request, "param", {})) as hub:
         made = World(hub, tmp_path)
         async with asyncio.timeout(DEADLINE):
             yield made
@@ -114,6 +114,7 @@ async def test_many_apps_read_the_past_together_and_the_home_reads_it_about_once
     assert shared.fetches <= 8, "1,900 events in pages of 500, read once for all of them"
 
 
+@pytest.mark.parametrize("world", [{"cold_wait": 5.0}], ids=["waits not long"], indirect=True)
 async def test_a_home_that_is_away_leaves_a_gap_and_what_it_has_comes_when_it_is_back(world: World) -> None:
     store = MemoryStore()
     await publish(store, 1_000)
